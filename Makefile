@@ -1,0 +1,50 @@
+# Two commands for a fresh machine: `make run` and `make test`. Python >= 3.11, make and git suffice.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+UPSTREAM ?=
+ARGS   ?=
+
+.PHONY: run test unit lint types bench sim soak check format config clean
+
+run: $(STAMP)
+	@$(BIN)/policy-server demo $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest tests $(ARGS)
+
+unit: $(STAMP)
+	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check policy_server tests
+	$(BIN)/ruff format --check policy_server tests
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+check: lint types test
+
+bench: $(STAMP)
+	$(BIN)/python -m tests.bench $(ARGS)
+
+sim: $(STAMP)
+	$(BIN)/python -m tests.simulation $(ARGS)
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix policy_server tests
+	$(BIN)/ruff format policy_server tests
+
+# Regenerates the checked-in files under envoy/ (a test holds them equal to the generator's output).
+config: $(STAMP)
+	$(BIN)/python -m tests.support.generated_config --write
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "policy-server needs Python >= 3.11; set PYTHON=python3.12 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gateway,dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,3 @@
+"""Overload control for model APIs behind Envoy."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""How much the model servers can take, learned: one small pure module per algorithm."""

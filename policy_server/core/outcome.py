@@ -1,0 +1,55 @@
+"""The closed sets: how a request ends at the gate, why it was shed, how a lease ended."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Outcome(Enum):
+    """The one outcome of each request (metric label)."""
+
+    ADMITTED = "admitted"  # went at once
+    QUEUED_ADMITTED = "queued_admitted"  # waited in the room, then went
+    SHED = "shed"
+    CANCELLED = "cancelled"  # the client left while it waited
+    JOB_ACCEPTED = "job_accepted"
+    PASSED = "passed"  # not governed
+    INVALID = "invalid"
+
+
+class ShedReason(Enum):
+    """Why a request was refused (before it entered the room) or evicted (out of it)."""
+
+    ROOM_FULL = "room_full"
+    PREDICTED_WAIT = "predicted_wait"
+    DEADLINE = "deadline"
+    DISPLACED = "displaced"
+    TENANT_LIMIT = "tenant_limit"
+    NO_BACKEND = "no_backend"
+    DRAINING = "draining"
+    JOURNAL_UNAVAILABLE = "journal_unavailable"
+    OVERLOADED = "overloaded"
+
+    @property
+    def capacity_exists(self) -> bool:
+        """Whether capacity exists but is contended (HTTP 429); otherwise there is none (503).
+
+        `OVERLOADED` counts as contended: it is the policy server's own shortage and passes at
+        once, and a 429 keeps proxies in front from retrying or ejecting the gateway.
+        """
+        return self not in _NO_CAPACITY
+
+
+_NO_CAPACITY = frozenset(
+    {ShedReason.NO_BACKEND, ShedReason.DRAINING, ShedReason.JOURNAL_UNAVAILABLE}
+)
+
+
+class LeaseEnd(Enum):
+    """How a slot at the engine was given back. Every lease ends exactly once."""
+
+    COMPLETED = "completed"  # an upstream answer below 500 that is not 429
+    UPSTREAM_ERROR = "upstream_error"  # 429, 5xx or no answer at all
+    CLIENT_CANCELLED = "client_cancelled"  # the client left mid-answer: no latency sample
+    NEVER_SENT = "never_sent"  # it left before it learned of its admission
+    EXPIRED = "expired"  # no sign of life while its Envoy was talking

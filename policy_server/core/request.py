@@ -1,0 +1,57 @@
+"""What the core knows about one request: the classified facts, nothing of HTTP or Envoy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+
+class Priority(IntEnum):
+    """Priority class; the smaller, the more important."""
+
+    P0 = 0
+    P1 = 1
+    P2 = 2
+
+
+PRIORITIES = tuple(Priority)
+
+
+class Kind(Enum):
+    """How the request waits: its client is held on the line, or it was accepted as a job."""
+
+    HELD = "held"
+    JOB = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One classified request.
+
+    Times are monotonic seconds of the caller's clock except `arrived_wall` (Unix seconds, which
+    survives a restart). `deadline` is the last moment at which a dispatch is still useful.
+    `seats` is its weight against the limit (≥ 1). `prompt_tokens` is an estimate; 0 = unknown.
+    """
+
+    uid: str
+    pool: str
+    priority: Priority
+    arrived: float
+    deadline: float
+    tenant: str = ""
+    seats: int = 1
+    kind: Kind = Kind.HELD
+    body_bytes: int = 0
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    model: str = ""
+    path: str = ""
+    streamed: bool = False
+    returning: bool = False
+    node: str = ""
+    arrived_wall: float = 0.0
+
+    @property
+    def budget_s(self) -> float:
+        """Seconds it may wait in all, counted from its arrival."""
+        return self.deadline - self.arrived
