@@ -1,0 +1,389 @@
+"""The configuration file: its models, defaults and rules. `config_source` reads and locates it.
+
+Every key is optional; an unknown key is an error that names the nearest known one. The rules here
+are those that would otherwise surface as a silent surprise at run time: shares that promise more
+than the limit, a pool that no request can reach, a wait budget of zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    ByteSize,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from policy_server import config_source
+from policy_server.config_source import ConfigError
+from policy_server.config_types import (
+    MAX_RETRY_AFTER_S,
+    Address,
+    ClassName,
+    Seconds,
+    Section,
+    Share,
+    Url,
+    absolute_path,
+    label,
+    split_host_port,
+    tenant_source,
+)
+from policy_server.core.params import (
+    ClassParams,
+    LimitParams,
+    PoolParams,
+    RetryAfterParams,
+    RoomParams,
+)
+from policy_server.core.request import Priority
+
+__all__ = ["Config", "ConfigError", "load_config", "split_host_port", "to_pool_params"]
+
+
+class TlsConfig(Section):
+    """Keys of the gRPC port. `client_ca` set = callers must show a certificate it signed.
+
+    Envoy shows `client_cert`/`client_key` (default: the server's own pair) and trusts
+    `server_ca` (default: `client_ca`, else the server's certificate itself).
+    """
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+    client_cert: Path | None = None
+    client_key: Path | None = None
+    server_ca: Path | None = None
+
+
+class ServerConfig(Section):
+    """Where the policy server listens."""
+
+    grpc: Address = "127.0.0.1:9002"
+    http: Address = "127.0.0.1:9003"
+    tls: TlsConfig | None = None
+    admin_token_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _ports_differ(self) -> Self:
+        if self.grpc == self.http:
+            raise ValueError(f"grpc and http are both {self.grpc}; give them different ports")
+        return self
+
+
+class JournalConfig(Section):
+    """`fsync: interval` trades the last `fsync_interval_ms` of jobs for speed."""
+
+    path: Path = Path("data/journal.db")
+    fsync: Literal["always", "interval"] = "always"
+    fsync_interval_ms: float = Field(default=50, gt=0, le=10_000)
+
+
+class GovernConfig(Section):
+    """Which requests are under the limit: these methods on these path prefixes."""
+
+    methods: tuple[str, ...] = ("POST",)
+    paths: tuple[Annotated[str, AfterValidator(absolute_path)], ...] = ("/",)
+
+    @field_validator("methods")
+    @classmethod
+    def _upper(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for method in value:
+            if not re.fullmatch(r"[A-Za-z][A-Za-z-]*", method):
+                raise ValueError(f"{method!r} is not an HTTP method; write for example POST")
+        return tuple(method.upper() for method in value)
+
+
+class MatchConfig(Section):
+    """Which requests a pool takes; keys AND, None = any. `model` is a glob."""
+
+    path_prefix: Annotated[str, AfterValidator(absolute_path)] | None = "/"
+    host: str | None = None
+    route: str | None = None
+    cluster: str | None = None
+    model: str | None = None
+
+    def covers(self, other: MatchConfig) -> bool:
+        """Whether every request that `other` takes is taken by this match as well."""
+        exact = all(
+            mine is None or mine == theirs
+            for mine, theirs in (
+                (self.host, other.host),
+                (self.route, other.route),
+                (self.cluster, other.cluster),
+                (None if self.model == "*" else self.model, other.model),
+            )
+        )
+        return exact and (other.path_prefix or "/").startswith(self.path_prefix or "/")
+
+
+class LimitConfig(Section):
+    """The limit of a pool, in seats. An `initial` that is not given follows a lower `max`."""
+
+    algorithm: Literal["vegas", "gradient", "aimd", "fixed"] = "vegas"
+    initial: float = Field(default=16, gt=0)
+    min: float = Field(default=1, ge=1)
+    max: float = Field(default=1000, le=1_000_000)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _initial_fits(cls, data: object) -> object:
+        if isinstance(data, dict) and "initial" not in data:
+            bounds = {key: data.get(key, cls.model_fields[key].default) for key in ("min", "max")}
+            if all(isinstance(bound, int | float) for bound in bounds.values()):
+                initial = cls.model_fields["initial"].default
+                return {**data, "initial": max(bounds["min"], min(initial, bounds["max"]))}
+        return data
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.min <= self.initial <= self.max:
+            raise ValueError(
+                f"needs min <= initial <= max, but min is {self.min:g}, initial {self.initial:g}, "
+                f"max {self.max:g}; change the one that is out of order"
+            )
+        return self
+
+
+class SloConfig(Section):
+    """Targets in seconds, None = none: time to first token, time per output token."""
+
+    ttft_s: Seconds | None = None
+    tpot_s: Seconds | None = None
+
+
+class ObserveConfig(Section):
+    """Budget of the sampled observer: messages per second over a pool's streams."""
+
+    max_messages_per_s: float = Field(default=500, ge=0)
+
+
+class LoadReportsConfig(Section):
+    """What the engines say of themselves: ORCA headers, `/metrics` pages to scrape."""
+
+    orca: bool = True
+    scrape: tuple[Url, ...] = ()
+    interval_s: Seconds = 1.0
+
+
+class BackendsConfig(Section):
+    """Who tells which backends are ready: probe URLs, Envoy's admin, or a fixed count."""
+
+    probe: tuple[Url, ...] = ()
+    envoy_admin: Url | None = None
+    count: int | None = Field(default=None, ge=0)
+
+    @property
+    def known(self) -> bool:
+        """Whether anything tells that there are no backends, so that requests may wait for one."""
+        return bool(self.probe) or self.envoy_admin is not None or self.count is not None
+
+
+class PoolConfig(Section):
+    """One pool of model servers under one limit."""
+
+    name: Annotated[str, AfterValidator(label)] = "default"
+    match: MatchConfig = MatchConfig()
+    limit: LimitConfig = LimitConfig()
+    slo: SloConfig = SloConfig()
+    observe: ObserveConfig = ObserveConfig()
+    load_reports: LoadReportsConfig = LoadReportsConfig()
+    backends: BackendsConfig = BackendsConfig()
+    no_backend_wait_s: Seconds = 300
+
+
+class ClassConfig(Section):
+    """One priority class: longest wait (seconds) and guaranteed share of the limit."""
+
+    max_wait_s: Seconds
+    share: Share
+
+
+class P0Config(ClassConfig):
+    """Interactive users."""
+
+    max_wait_s: Seconds = 5
+    share: Share = 0.6
+
+
+class P1Config(ClassConfig):
+    """Workers and agents."""
+
+    max_wait_s: Seconds = 15
+    share: Share = 0.2
+
+
+class P2Config(ClassConfig):
+    """Batch."""
+
+    max_wait_s: Seconds = 45
+    share: Share = 0.05
+
+
+class ClassesConfig(Section):
+    """The classes, most important first."""
+
+    P0: P0Config = P0Config()
+    P1: P1Config = P1Config()
+    P2: P2Config = P2Config()
+
+    def by_priority(self) -> dict[Priority, ClassConfig]:
+        """The classes keyed by the core's priority."""
+        return {Priority.P0: self.P0, Priority.P1: self.P1, Priority.P2: self.P2}
+
+
+class RoomConfig(Section):
+    """Bounds of the waiting room. The tenant's cap does not bind anonymous traffic."""
+
+    max_requests: int = Field(default=10_000, ge=1)
+    max_bytes: ByteSize = ByteSize(256 * 1024 * 1024)
+    tenant_max_requests: int = Field(default=2_000, ge=1)
+
+
+class TenantsConfig(Section):
+    """Where a tenant's name comes from, its weight and its highest class."""
+
+    source: Annotated[str, AfterValidator(tenant_source)] = Field(
+        default="header:x-tenant-id", alias="from"
+    )
+    known: tuple[str, ...] = ()
+    weights: Mapping[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    max_class: Mapping[str, ClassName] = Field(default_factory=dict)
+    default_max_class: ClassName = "P0"
+
+
+class RetryAfterConfig(Section):
+    """Bounds of Retry-After, whole seconds."""
+
+    min_s: int = Field(default=1, ge=1, le=MAX_RETRY_AFTER_S)
+    max_s: int = Field(default=MAX_RETRY_AFTER_S, ge=1, le=MAX_RETRY_AFTER_S)
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.min_s > self.max_s:
+            raise ValueError(f"min_s {self.min_s} is above max_s {self.max_s}; swap or equal them")
+        return self
+
+
+class WebhooksConfig(Section):
+    """Hosts that may be called, and signing secrets by tenant."""
+
+    allow: tuple[str, ...] = ()
+    secrets: Mapping[str, str] = Field(default_factory=dict)
+
+
+class JobsConfig(Section):
+    """`Prefer: respond-async`. `via` = the Envoy to send jobs through (URL)."""
+
+    enabled: bool = True
+    via: Url | None = None
+    max_body: ByteSize = ByteSize(16 * 1024 * 1024)
+    queue_ttl_s: Seconds = 86_400
+    result_ttl_s: Seconds = 86_400
+    share: Share = 0.02
+    webhooks: WebhooksConfig = WebhooksConfig()
+
+
+class Config(Section):
+    """The whole file."""
+
+    server: ServerConfig = ServerConfig()
+    journal: JournalConfig = JournalConfig()
+    govern: GovernConfig = GovernConfig()
+    pools: tuple[PoolConfig, ...] = (PoolConfig(),)
+    classes: ClassesConfig = ClassesConfig()
+    default_class: ClassName = "P1"
+    room: RoomConfig = RoomConfig()
+    tenants: TenantsConfig = TenantsConfig()
+    retry_after: RetryAfterConfig = RetryAfterConfig()
+    jobs: JobsConfig = JobsConfig()
+
+    @field_validator("pools")
+    @classmethod
+    def _reachable(cls, pools: tuple[PoolConfig, ...]) -> tuple[PoolConfig, ...]:
+        if not pools:
+            raise ValueError("no pool is left; add one, or remove the key for the default pool")
+        for index, pool in enumerate(pools):
+            for earlier in pools[:index]:
+                if earlier.name == pool.name:
+                    raise ValueError(f"two pools are named {pool.name!r}; rename one")
+                if earlier.match.covers(pool.match):
+                    raise ValueError(
+                        f"pool {pool.name!r} can never match: {earlier.name!r} above it takes all "
+                        f"its requests; put {pool.name!r} first or narrow {earlier.name!r}"
+                    )
+        return pools
+
+    @model_validator(mode="after")
+    def _shares(self) -> Self:
+        total = self.jobs.share + sum(c.share for c in self.classes.by_priority().values())
+        if total > 1 + 1e-9:
+            raise ValueError(
+                f"the shares of classes and jobs add up to {total:.3g}; lower classes.*.share or "
+                "jobs.share until they are at most 1"
+            )
+        return self
+
+    @property
+    def longest_hold_s(self) -> float:
+        """The longest time a request may be held at the gate, in seconds."""
+        waits = [c.max_wait_s for c in self.classes.by_priority().values()]
+        return max(waits + [p.no_backend_wait_s for p in self.pools if p.backends.known])
+
+
+def load_config(path: Path | None, env: Mapping[str, str]) -> Config:
+    """The configuration in `path` (None = the defaults) with `POLICY_…__…` overrides from `env`.
+
+    Raises ConfigError: one line with the file, the key, its line, the problem and the fix.
+    """
+    source = config_source.read(path)
+    config_source.apply_env(source, env, Config)
+    try:
+        return Config.model_validate(source.data)
+    except ValidationError as error:
+        raise config_source.explain(error, source, Config) from None
+
+
+def to_pool_params(config: Config) -> list[PoolParams]:
+    """The core's view of each pool."""
+    classes = {
+        priority: ClassParams(max_wait_s=c.max_wait_s, share=c.share)
+        for priority, c in config.classes.by_priority().items()
+    }
+    room = RoomParams(
+        max_requests=config.room.max_requests,
+        max_bytes=int(config.room.max_bytes),
+        tenant_max_requests=config.room.tenant_max_requests,
+    )
+    retry_after = RetryAfterParams(
+        min_s=float(config.retry_after.min_s), max_s=float(config.retry_after.max_s)
+    )
+    return [
+        PoolParams(
+            name=pool.name,
+            limit=_limit_params(pool),
+            classes=classes,
+            room=room,
+            retry_after=retry_after,
+            observe_messages_per_s=pool.observe.max_messages_per_s,
+        )
+        for pool in config.pools
+    ]
+
+
+def _limit_params(pool: PoolConfig) -> LimitParams:
+    return LimitParams(
+        algorithm=pool.limit.algorithm,
+        initial=pool.limit.initial,
+        minimum=pool.limit.min,
+        maximum=pool.limit.max,
+        slo_ttft_s=pool.slo.ttft_s,
+        slo_tpot_s=pool.slo.tpot_s,
+    )

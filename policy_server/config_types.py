@@ -1,0 +1,85 @@
+"""The kinds of values a configuration holds, each with a message that says how to write it."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+MAX_RETRY_AFTER_S = 55  # client SDKs ignore a Retry-After above 60 s; jitter stays below it
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_TENANT_SOURCE = re.compile(r"header:[!#$%&'*+.^_`|~0-9A-Za-z-]+|metadata:[^/\s]+/\S+|api_key_hash")
+_URL = re.compile(r"https?://[^\s/]+(/\S*)?")
+
+
+def split_host_port(address: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port` as a pair; ValueError when it has another shape."""
+    host, separator, port = address.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"{address!r} is not host:port; write IPv6 as [::1]:9002")
+    digits = port.isascii() and port.isdigit() and len(port) <= 5
+    if not (separator and host and digits and 0 < int(port) < 65536):
+        raise ValueError(f"{address!r} is not host:port; write for example 127.0.0.1:9002")
+    return host, int(port)
+
+
+def host_port(value: str) -> str:
+    """The value itself when it is host:port."""
+    split_host_port(value)
+    return value
+
+
+def url(value: str) -> str:
+    """The value itself when it is an http(s) URL."""
+    if not _URL.fullmatch(value):
+        raise ValueError(f"{value!r} is not a URL; write for example http://host:8000/metrics")
+    return value
+
+
+def absolute_path(path: str) -> str:
+    """The value itself when it is the path of a URL."""
+    if not path.startswith("/"):
+        raise ValueError(f"{path!r} does not start with /; write for example /{path}")
+    return path
+
+
+def label(value: str) -> str:
+    """The value itself when it may be the value of a metric label and part of a file name."""
+    if not _LABEL.fullmatch(value):
+        raise ValueError(f"{value!r} is no name; use letters, digits, '.', '_' and '-'")
+    return value
+
+
+def tenant_source(value: str) -> str:
+    """The value itself when it says where a tenant's name comes from."""
+    if not _TENANT_SOURCE.fullmatch(value):
+        raise ValueError(
+            f"{value!r} names no source; write header:NAME, metadata:NAMESPACE/KEY or api_key_hash"
+        )
+    return value
+
+
+def _as_text(value: Any) -> Any:
+    """Numbers become text, so that `grpc: 9002` is told how a host:port looks."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+ClassName = Literal["P0", "P1", "P2"]
+Address = Annotated[str, BeforeValidator(_as_text), AfterValidator(host_port)]
+Url = Annotated[str, AfterValidator(url)]
+Seconds = Annotated[float, Field(gt=0, le=7 * 86400)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, no unknown keys, no NaN; left empty = all defaults."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _empty(cls, data: object) -> object:
+        return {} if data is None else data
