@@ -1,0 +1,65 @@
+"""Every metric this server exports, in one place: name, labels, what it means.
+
+A name is a promise to dashboards and alerts: add, never rename. Labels come from the
+configuration (pool) or from closed sets (class, outcome, reason), never from a client.
+A test holds that each name is in the README.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MetricId(NamedTuple):
+    """Name, help line, label names."""
+
+    name: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+LIMIT = MetricId("policy_limit", "Concurrency limit of the pool, seats.", ("pool",))
+INFLIGHT = MetricId("policy_inflight", "Seats in use at the model servers.", ("pool",))
+WAITING = MetricId("policy_waiting", "Requests in the waiting room.", ("pool", "class"))
+REQUESTS = MetricId(
+    "policy_requests_total",
+    "Requests by their one outcome; a re-sent request counts once.",
+    ("pool", "class", "outcome"),
+)
+SHED = MetricId("policy_shed_total", "Requests refused or evicted.", ("pool", "class", "reason"))
+WAIT = MetricId(
+    "policy_wait_seconds",
+    "Time in the room of the admitted, 0 for those that went at once.",
+    ("pool", "class"),
+)
+RETRY_AFTER = MetricId(
+    "policy_retry_after_seconds", "Retry-After given to the shed.", ("pool", "class")
+)
+RETURNS = MetricId(
+    "policy_returns_total",
+    "Clients that came back as told: admitted (yes), shed again (no), "
+    "shed again while every slot within the longest Retry-After was promised (capped).",
+    ("pool", "kept"),
+)
+TTFT = MetricId(
+    "policy_ttft_seconds", "Dispatch to first token, where a first token was seen.", ("pool",)
+)
+TPOT = MetricId(
+    "policy_tpot_seconds", "Time per output token of an answer, after the first.", ("pool",)
+)
+ENGINE_QUEUE = MetricId(
+    "policy_engine_queue",
+    "Requests queued inside the engine: reported by it, else estimated.",
+    ("pool",),
+)
+LIMIT_CHANGES = MetricId("policy_limit_changes_total", "Moves of the limit.", ("pool", "reason"))
+DECISION = MetricId(
+    "policy_decision_seconds", "Message in to answer out, of requests that did not wait."
+)
+LOOP_LAG = MetricId("policy_loop_lag_seconds", "How late the event loop ran a timer.")
+LEASES_EXPIRED = MetricId(
+    "policy_leases_expired_total",
+    "Slots taken back because their request showed no sign of life.",
+    ("pool",),
+)
+BUILD_INFO = MetricId("policy_build_info", "Always 1; the version is a label.", ("version",))

@@ -1,0 +1,86 @@
+"""What the outside may see of the running server, as plain values.
+
+The composition root fills these from the core at the moment of a scrape; metrics, `/statusz` and
+`top` read them. Times ending in `_age_s` count back from that moment, so a reader needs no clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from policy_server.core.limit.base import Reason, WindowSample
+from policy_server.core.request import Priority
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """One move of the limit, `age_s` ago. Limits in seats."""
+
+    previous: float
+    limit: float
+    reason: Reason
+    age_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """One pool at one instant.
+
+    limit, limit_min, limit_max, inflight_seats   seats; everything else counts requests
+    waiting             held requests in the room by class
+    waiting_by_tenant   the tenants with most waiting (bounded by whoever fills it)
+    predicted_wait_s    for a request that arrived now; None = no drain rate known yet
+    drain_rate          requests per second that leave the engines
+    engine_queue        requests queued inside the engines; `delay_s` the same in seconds
+    oldest_lease_age_s  None when no lease is open
+    observe_p           share of the admitted whose answer is observed, 0..1
+    changes             the last moves of the limit, newest first
+    """
+
+    name: str
+    limit: float
+    inflight_seats: int
+    inflight_requests: int
+    waiting: Mapping[Priority, int] = field(default_factory=dict)
+    waiting_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    predicted_wait_s: Mapping[Priority, float | None] = field(default_factory=dict)
+    limit_min: float = 1.0
+    limit_max: float | None = None
+    drain_rate: float | None = None
+    engine_queue: float | None = None
+    delay_s: float | None = None
+    ttft_p50_s: float | None = None
+    tpot_s: float | None = None
+    tpot_unloaded_s: float | None = None
+    leases: int = 0
+    oldest_lease_age_s: float | None = None
+    observed_streams: int = 0
+    observe_p: float = 1.0
+    changes: Sequence[ChangeView] = ()
+    last_window: WindowSample | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One Envoy. `log_age_s`: since its last access log message, None = never one."""
+
+    node: str
+    leases: int = 0
+    log_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerView:
+    """The whole server at one instant. `not_ready`: why, None when it is ready."""
+
+    version: str
+    uptime_s: float
+    config_digest: str = ""
+    not_ready: str | None = None
+    loop_lag_s: float = 0.0
+    lagging: bool = False
+    pools: Sequence[PoolView] = ()
+    nodes: Sequence[NodeView] = ()
+    journal: Mapping[str, str | float | None] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
