@@ -1,0 +1,75 @@
+"""A journal without a disk: for tests, simulations and a server that may forget its room.
+
+It survives what its object survives, so a test can hand it to a second driver and see what a
+restart would do. It holds as many places as the room has waiters; the room's bounds are its own.
+"""
+
+from __future__ import annotations
+
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Request
+from policy_server.journal.port import (
+    JournalClosedError,
+    JournalStats,
+    Learned,
+    Place,
+    RequestContext,
+)
+
+
+class MemoryJournal:
+    """Implements `Journal` with dictionaries (which keep the order of insertion)."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, Place] = {}
+        self._learned: dict[str, dict[str, float]] = {}
+        self._closed = False
+
+    def append_waiting(self, request: Request, context: RequestContext) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._places.setdefault(request.uid, Place(request, context))
+
+    def remove(self, uid: str, outcome: Outcome) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._places.pop(uid, None)
+
+    def load(self) -> list[Place]:
+        """See `Journal`."""
+        self._check_open()
+        return list(self._places.values())
+
+    def save_learned(self, learned: Learned) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._learned.update({pool: dict(numbers) for pool, numbers in learned.items()})
+
+    def load_learned(self) -> Learned:
+        """See `Journal`."""
+        self._check_open()
+        return {pool: dict(numbers) for pool, numbers in self._learned.items()}
+
+    def stats(self) -> JournalStats:
+        """See `Journal`."""
+        self._check_open()
+        return JournalStats(kind="memory", healthy=True, waiting=len(self._places))
+
+    async def flush(self) -> None:
+        """See `Journal`."""
+        self._check_open()
+
+    async def close(self) -> None:
+        """See `Journal`."""
+        self._closed = True
+
+    def reopen(self) -> MemoryJournal:
+        """A journal with the same contents, as a file would have after a restart."""
+        copy = MemoryJournal()
+        copy._places = dict(self._places)
+        copy._learned = {pool: dict(numbers) for pool, numbers in self._learned.items()}
+        return copy
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise JournalClosedError("the journal is closed")

@@ -1,0 +1,31 @@
+"""What the contract suite needs of an implementation: open it, and open it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from policy_server.journal.memory import MemoryJournal
+from policy_server.journal.port import Journal
+
+
+class Harness(Protocol):
+    """One store under test."""
+
+    def open(self) -> Journal:
+        """The first time: empty. Later: what a restarted process would find."""
+        ...
+
+
+class MemoryHarness:
+    def __init__(self, directory: Path) -> None:
+        self._journal: MemoryJournal | None = None
+
+    def open(self) -> Journal:
+        self._journal = self._journal.reopen() if self._journal else MemoryJournal()
+        return self._journal
+
+
+HARNESSES: dict[str, Callable[[Path], Harness]] = {"memory": MemoryHarness}
+"""By name; a new implementation is one line here."""

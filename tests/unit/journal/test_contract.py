@@ -1,0 +1,153 @@
+"""What every journal promises; each case runs against each implementation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Kind, Priority, Request
+from policy_server.journal.port import Journal, JournalClosedError, RequestContext
+from tests.unit.journal.harness import HARNESSES, Harness
+
+CONTEXT = RequestContext(request_id="req-1")
+
+
+def request(uid: str) -> Request:
+    return Request(
+        uid=uid,
+        pool="chat",
+        priority=Priority.P2,
+        arrived=10.0,
+        deadline=55.0,
+        tenant="acme",
+        seats=2,
+        kind=Kind.HELD,
+        body_bytes=1234,
+        prompt_tokens=308,
+        max_tokens=64,
+        model="llama",
+        path="/v1/chat/completions",
+        streamed=True,
+        returning=True,
+        node="envoy-1",
+        arrived_wall=1_700_000_000.25,
+    )
+
+
+@pytest.fixture(params=HARNESSES)
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
+    return HARNESSES[request.param](tmp_path)
+
+
+@pytest.fixture
+def journal(harness: Harness) -> Journal:
+    return harness.open()
+
+
+async def restarted(harness: Harness, journal: Journal) -> Journal:
+    await journal.close()
+    return harness.open()
+
+
+def uids(journal: Journal) -> list[str]:
+    return [place.request.uid for place in journal.load()]
+
+
+async def test_a_new_journal_is_empty(journal: Journal) -> None:
+    assert journal.load() == []
+    assert journal.load_learned() == {}
+
+
+async def test_who_waited_is_found_after_a_restart_in_every_detail(
+    harness: Harness, journal: Journal
+) -> None:
+    journal.append_waiting(request("a"), CONTEXT)
+    journal = await restarted(harness, journal)
+    (place,) = journal.load()
+    assert place.request == request("a")
+    assert place.context == CONTEXT
+
+
+async def test_places_keep_their_order(harness: Harness, journal: Journal) -> None:
+    for uid in ("c", "a", "b", "d"):
+        journal.append_waiting(request(uid), CONTEXT)
+    journal.remove("a", Outcome.CANCELLED)
+    journal = await restarted(harness, journal)
+    assert uids(journal) == ["c", "b", "d"]
+    journal.append_waiting(request("e"), CONTEXT)
+    journal = await restarted(harness, journal)
+    assert uids(journal) == ["c", "b", "d", "e"]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.QUEUED_ADMITTED, Outcome.SHED, Outcome.CANCELLED])
+async def test_who_left_the_room_is_not_restored(
+    harness: Harness, journal: Journal, outcome: Outcome
+) -> None:
+    journal.append_waiting(request("a"), CONTEXT)
+    journal.remove("a", outcome)
+    assert uids(await restarted(harness, journal)) == []
+
+
+async def test_a_resent_request_keeps_its_first_place(harness: Harness, journal: Journal) -> None:
+    journal.append_waiting(request("a"), CONTEXT)
+    journal.append_waiting(request("b"), CONTEXT)
+    journal = await restarted(harness, journal)
+    journal.append_waiting(request("a"), RequestContext(request_id="other"))
+    assert uids(journal) == ["a", "b"]
+    assert journal.load()[0].context == CONTEXT
+
+
+async def test_removing_an_unknown_uid_is_fine(journal: Journal) -> None:
+    journal.remove("never-waited", Outcome.QUEUED_ADMITTED)
+    await journal.flush()
+    assert journal.load() == []
+
+
+async def test_a_uid_may_wait_again_after_it_left(journal: Journal) -> None:
+    journal.append_waiting(request("a"), CONTEXT)
+    journal.append_waiting(request("b"), CONTEXT)
+    journal.remove("a", Outcome.CANCELLED)
+    journal.append_waiting(request("a"), CONTEXT)
+    await journal.flush()
+    assert uids(journal) == ["b", "a"]
+
+
+async def test_what_was_learned_survives_pool_by_pool(harness: Harness, journal: Journal) -> None:
+    journal.save_learned({"chat": {"limit": 40.0, "t0": 0.0107}, "embed": {"limit": 8.0}})
+    journal.save_learned({"chat": {"limit": 42.5}})
+    journal = await restarted(harness, journal)
+    assert journal.load_learned() == {"chat": {"limit": 42.5}, "embed": {"limit": 8.0}}
+
+
+async def test_saved_numbers_are_a_copy(journal: Journal) -> None:
+    numbers = {"limit": 40.0}
+    journal.save_learned({"chat": numbers})
+    numbers["limit"] = 1.0
+    assert journal.load_learned()["chat"]["limit"] == 40.0
+
+
+async def test_stats_count_the_waiting(journal: Journal) -> None:
+    journal.append_waiting(request("a"), CONTEXT)
+    journal.append_waiting(request("b"), CONTEXT)
+    journal.remove("a", Outcome.SHED)
+    await journal.flush()
+    stats = journal.stats()
+    assert (stats.waiting, stats.healthy, stats.error) == (1, True, None)
+    assert stats.pending_writes == 0
+
+
+async def test_a_closed_journal_refuses_and_closes_twice(journal: Journal) -> None:
+    await journal.close()
+    await journal.close()
+    with pytest.raises(JournalClosedError):
+        journal.append_waiting(request("a"), CONTEXT)
+    with pytest.raises(JournalClosedError):
+        journal.remove("a", Outcome.SHED)
+    with pytest.raises(JournalClosedError):
+        journal.load()
+    with pytest.raises(JournalClosedError):
+        journal.save_learned({})
+    with pytest.raises(JournalClosedError):
+        await journal.flush()

@@ -1,0 +1,61 @@
+"""Deadlines of a former process, judged by the wall clock."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_server.core.request import Priority, Request
+from policy_server.journal.port import Place, RequestContext
+from policy_server.journal.restore import revive
+
+
+def place(uid: str, arrived_wall: float, budget_s: float = 45.0) -> Place:
+    arrived = 9_000_000.0  # of another boot
+    return Place(
+        Request(
+            uid=uid,
+            pool="chat",
+            priority=Priority.P2,
+            arrived=arrived,
+            deadline=arrived + budget_s,
+            arrived_wall=arrived_wall,
+        ),
+        RequestContext(),
+    )
+
+
+def test_age_and_deadline_carry_over_to_the_new_clock() -> None:
+    (alive,), dead = revive([place("a", arrived_wall=1000.0)], now=7.0, wall_now=1010.0)
+    assert dead == []
+    assert alive.request.arrived == -3.0
+    assert alive.request.deadline == 42.0
+    assert alive.request.budget_s == 45.0
+
+
+def test_the_dead_are_told_apart_and_the_order_stays() -> None:
+    places = [place("old", 900.0), place("b", 1009.0), place("edge", 965.0), place("a", 1000.0)]
+    alive, dead = revive(places, now=7.0, wall_now=1010.0)
+    assert [p.request.uid for p in alive] == ["b", "a"]
+    assert dead == [places[0], places[2]]
+
+
+def test_a_clock_set_back_makes_nobody_older_or_immortal() -> None:
+    (alive,), _ = revive([place("a", arrived_wall=5000.0)], now=7.0, wall_now=1010.0)
+    assert (alive.request.arrived, alive.request.deadline) == (7.0, 52.0)
+
+
+@given(
+    walls=st.lists(st.floats(min_value=0, max_value=2e9)),
+    now=st.floats(min_value=0, max_value=1e7),
+    wall_now=st.floats(min_value=0, max_value=2e9),
+)
+def test_nobody_is_lost_and_nobody_outlives_its_budget(
+    walls: list[float], now: float, wall_now: float
+) -> None:
+    places = [place(str(n), wall) for n, wall in enumerate(walls)]
+    alive, dead = revive(places, now, wall_now)
+    assert len(alive) + len(dead) == len(places)
+    for revived in alive:
+        assert now < revived.request.deadline <= now + 45.0 + 1e-6
+        assert revived.request.arrived <= now
