@@ -4,8 +4,8 @@ The journal remembers who waits, so that a restart is not noticed: Envoy re-send
 requests, and each finds its old place by its uid. It also keeps what the limit has learned.
 
 Rules for every implementation (tests/unit/journal holds each of them to these):
-- Plain methods but the two loads never wait for a disk: they are called on the event loop, in the path of a
-  request. What was written before is durable once `flush()` returns; the order is kept.
+- Plain methods, but for the two loads, never wait for a disk: they are called on the event loop,
+  in the path of a request. What was written is durable once `flush()` returns; order is kept.
 - A uid has one place. Appending it again (Envoy re-sent the request) changes nothing.
 - Removing a uid that was never appended is fine: a request that goes at once is not journaled.
 - `load()` gives the places in the order in which they were taken.
