@@ -1,0 +1,204 @@
+"""What a request is: pool, class, tenant, deadline, sizes — from what Envoy knows of it.
+
+Pure: headers and metadata in, a `Classified` out. Garbage in any header means "as if it were not
+there"; nothing that a client sends raises here. Both wirings (ext_proc and ext_authz) use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from policy_server.adapters.answers import Dialect, dialect_of
+from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
+from policy_server.core.request import Priority, Request
+
+PATH_KEPT = 256
+"""Characters of path and model kept with a request: enough to tell endpoints apart."""
+MAX_NAME = 128
+"""Longer tenant names are replaced by their hash, so that a held request stays small."""
+MAX_BODY_BYTES = 1 << 40
+MAX_PROMPT_TOKENS = 32_768
+"""The estimate from a content length stops here: a 3 MB image is not 750k tokens."""
+BYTES_PER_TOKEN = 4
+MAX_OUTPUT_TOKENS = 1 << 24
+
+_CLASSES = {name: priority for priority in Priority for name in (str(int(priority)), priority.name)}
+_URGENCY = re.compile(r"(?:^|[,;\s])u\s*=\s*([0-7])(?![0-9.])")
+_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
+_DIGITS = re.compile(r"[0-9]{1,18}")
+_UID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """Fields of the JSON body, lifted by Envoy; whatever the client wrote there."""
+
+    model: str = ""
+    stream: bool = False
+    max_tokens: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One request as Envoy shows it; header names in lower case, duplicates joined by `, `.
+
+    `tenant` is the value of the metadata key that the rules name ("" when they name a header).
+    """
+
+    headers: Mapping[str, str]
+    body: BodyFacts = BodyFacts()
+    tenant: str = ""
+    route: str = ""
+    cluster: str = ""
+    node: str = ""
+
+
+class Now(NamedTuple):
+    """The moment: monotonic seconds and Unix seconds."""
+
+    monotonic: float
+    wall: float
+
+
+class Classified(NamedTuple):
+    """`request` is None when it is not governed and passes unlimited.
+
+    `upgrade`: a WebSocket or CONNECT tunnel; it takes a seat and is never observed.
+    `stranger`: it came without a usable `x-policy-uid`, so a crash will lose its place.
+    """
+
+    request: Request | None
+    pool: str
+    priority: Priority
+    dialect: Dialect
+    upgrade: bool = False
+    stranger: bool = False
+    request_id: str = ""
+
+
+def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
+    """The request behind `facts`, or the note that it passes ungoverned."""
+    headers = facts.headers
+    method = headers.get(":method", "")
+    path = (headers.get(":path") or "/").partition("?")[0]
+    upgrade = method == "CONNECT" or "upgrade" in headers
+    dialect = dialect_of(path, headers.get("content-type", ""))
+    tenant = _tenant(facts, rules.tenant)
+    priority = _priority(headers, tenant, rules)
+    pool = None
+    if (upgrade or method in rules.methods) and path.startswith(rules.paths):
+        pool = _pool(facts, path, rules.pools)
+    if pool is None:
+        return Classified(None, "", priority, dialect, upgrade)
+    request = _request(facts, rules, now, (pool, priority, tenant, path))
+    return Classified(
+        request=request,
+        pool=pool,
+        priority=priority,
+        dialect=dialect,
+        upgrade=upgrade,
+        stranger=request.uid != headers.get("x-policy-uid"),
+        request_id=headers.get("x-request-id", "")[:MAX_NAME],
+    )
+
+
+def _request(
+    facts: Facts, rules: ClassifyRules, now: Now, who: tuple[str, Priority, str, str]
+) -> Request:
+    pool, priority, tenant, path = who
+    headers, body = facts.headers, facts.body
+    body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
+    budget_s = _budget_s(headers.get("prefer", ""), rules.budgets_s[priority])
+    return Request(
+        uid=_uid(headers.get("x-policy-uid", "")),
+        pool=pool,
+        priority=priority,
+        arrived=now.monotonic,
+        deadline=now.monotonic + budget_s,
+        tenant=tenant,
+        body_bytes=body_bytes,
+        prompt_tokens=min(body_bytes // BYTES_PER_TOKEN, MAX_PROMPT_TOKENS),
+        max_tokens=_count(body.max_tokens),
+        model=body.model[:PATH_KEPT],
+        path=path[:PATH_KEPT],
+        streamed=body.stream,
+        returning=_whole(headers.get("x-stainless-retry-count", "")) > 0,
+        node=facts.node,
+        arrived_wall=now.wall,
+    )
+
+
+def _pool(facts: Facts, path: str, pools: tuple[PoolRule, ...]) -> str | None:
+    host = facts.headers.get(":authority") or facts.headers.get("host", "")
+    for pool in pools:
+        if pool.takes(path, host, facts.body.model, (facts.route, facts.cluster)):
+            return pool.name
+    return None
+
+
+def _priority(headers: Mapping[str, str], tenant: str, rules: ClassifyRules) -> Priority:
+    """`x-request-priority`, else RFC 9218 `priority`, else the default; capped by the tenant."""
+    own = headers.get("x-request-priority")
+    if own is not None:
+        asked = _CLASSES.get(own.strip().upper(), rules.default_class)
+    else:
+        asked = _from_urgency(headers.get("priority", ""), rules.default_class)
+    return max(asked, rules.tenant_max_class.get(tenant, rules.default_max_class))
+
+
+def _from_urgency(value: str, default: Priority) -> Priority:
+    found = _URGENCY.search(value) if value else None
+    if found is None:
+        return default
+    urgency = int(found[1])
+    if urgency <= 1:
+        return Priority.P0
+    return Priority.P1 if urgency <= 4 else Priority.P2
+
+
+def _budget_s(prefer: str, longest_s: float) -> float:
+    found = _WAIT.search(prefer) if prefer else None
+    return min(float(found[1]), longest_s) if found else longest_s
+
+
+def _tenant(facts: Facts, source: TenantSource) -> str:
+    if source.header:
+        return bounded_name(facts.headers.get(source.header, "").strip())
+    if source.metadata:
+        return bounded_name(facts.tenant.strip())
+    return _key_hash(facts.headers)
+
+
+def _key_hash(headers: Mapping[str, str]) -> str:
+    """A stable, irreversible name for an API key ("" = none given)."""
+    key = headers.get("x-api-key") or headers.get("api-key") or ""
+    if not key:
+        key = headers.get("authorization", "").removeprefix("Bearer ").strip()
+    return hashlib.sha256(key.encode()).hexdigest()[:16] if key else ""
+
+
+def bounded_name(name: str) -> str:
+    """The name itself, or its hash when it is too long to keep."""
+    if len(name) <= MAX_NAME:
+        return name
+    return "sha256-" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32]
+
+
+def _uid(value: str) -> str:
+    """Envoy's id of this request; a made-up one where Envoy does not stamp any."""
+    return value if _UID.fullmatch(value) else str(uuid.uuid4())
+
+
+def _whole(value: str) -> int:
+    """A non-negative whole number, 0 for anything else."""
+    return int(value) if _DIGITS.fullmatch(value) else 0
+
+
+def _count(value: float) -> int:
+    return int(min(value, MAX_OUTPUT_TOKENS)) if math.isfinite(value) and value > 0 else 0
