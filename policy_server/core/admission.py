@@ -1,42 +1,195 @@
-"""Admission: the state machine that decides go, wait or come back later (stub of the interface)."""
+"""Admission: all pools behind one door; the state machine that the driver and the simulator run.
+
+Inputs are method calls with `now`, outputs are events, time is `next_timer` / `handle_timer`.
+One writer; no I/O, no clock, no randomness of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from policy_server.core.events import Event
-from policy_server.core.params import PoolParams
-from policy_server.core.request import Request
+from policy_server.core.limit.base import Limit
+from policy_server.core.limit.registry import make_limit
+from policy_server.core.outcome import ShedReason
+from policy_server.core.params import LimitParams, PoolParams
+from policy_server.core.pool import Pool
+from policy_server.core.request import Kind, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
+from policy_server.core.sampling import Rng
 
-
-class Rng(Protocol):
-    """A source of uniform numbers in [0, 1)."""
-
-    def random(self) -> float:
-        """The next number."""
-        ...
+BATCH = 256  # held requests shed at once when draining
 
 
 class Admission:
-    """INTERFACE SKETCH, the implementation follows."""
+    """Every request of every pool, from its arrival to the end of its lease."""
 
-    def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None: ...
+    def __init__(
+        self,
+        pools: Sequence[PoolParams],
+        rng: Rng,
+        limit_factory: Callable[[LimitParams], Limit] = make_limit,
+    ) -> None:
+        self._pools = {p.name: Pool(p, limit_factory(p.limit), rng) for p in pools}
+        self._where: dict[str, Pool] = {}  # uid → pool, while it waits or holds a lease
+        self._draining = False
 
-    def submit(self, request: Request, now: float) -> list[Event]: ...
-    def cancel(self, uid: str, now: float) -> list[Event]: ...
-    def complete(self, uid: str, completion: Completion, now: float) -> list[Event]: ...
-    def restore(self, waiting: Iterable[Request], now: float) -> list[Event]: ...
-    def handle_timer(self, now: float) -> list[Event]: ...
-    def next_timer(self) -> float | None: ...
-    def drain(self, now: float) -> list[Event]: ...
-    def first_token(self, uid: str, now: float) -> None: ...
-    def tokens(self, uid: str, count: int, now: float) -> None: ...
-    def usage(self, uid: str, usage: Usage) -> None: ...
-    def heartbeat(self, uid: str, node: str, now: float) -> None: ...
-    def node_alive(self, node: str, now: float) -> None: ...
-    def load_report(self, pool: str, source: str, report: LoadReport, now: float) -> None: ...
-    def discard_window(self) -> None: ...
-    def learned(self) -> Mapping[str, Mapping[str, float]]: ...
-    def restore_learned(self, state: Mapping[str, Mapping[str, float]], now: float) -> None: ...
+    def pool(self, name: str) -> Pool:
+        """The pool of that name; KeyError when there is none."""
+        return self._pools[name]
+
+    def pools(self) -> Iterator[Pool]:
+        """All pools, in configuration order."""
+        return iter(self._pools.values())
+
+    # -- requests -----------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> list[Event]:
+        """A request asks to go. No event for `request` itself = its uid waits already."""
+        pool = self._where.get(request.uid)
+        if pool is None:
+            pool = self._pools[request.pool]
+        return self._track(pool, pool.submit(request, now))
+
+    def cancel(self, uid: str, now: float) -> list[Event]:
+        """The client of a waiting request left; nothing when it does not wait."""
+        pool = self._where.get(uid)
+        return [] if pool is None else self._track(pool, pool.cancel(uid, now))
+
+    def complete(self, uid: str, completion: Completion, now: float) -> list[Event]:
+        """An answer ended; a second end of one lease is nothing."""
+        pool = self._where.get(uid)
+        return [] if pool is None else self._track(pool, pool.complete(uid, completion, now))
+
+    def restore(self, waiting: Iterable[Request], now: float) -> list[Event]:
+        """Keep the places of those who waited before a restart; the dead are left out."""
+        for request in waiting:
+            pool = self._pools.get(request.pool)
+            if pool is not None and request.kind is Kind.HELD and request.deadline > now:
+                pool.room.keep_places([request])
+        return []
+
+    def drain(self, now: float) -> list[Event]:
+        """Admit nothing new from here on and shed one batch of those who wait.
+
+        Call again until `waiting()` is 0; the batches keep Envoy's flood guards quiet.
+        """
+        events: list[Event] = []
+        for pool in self._pools.values():
+            pool.draining = True
+            pool_events: list[Event] = []
+            for request in list(_first(pool.room, BATCH - len(events))):
+                pool.room.leave(request.uid)
+                pool_events.append(pool._shed(request, ShedReason.DRAINING, now, None, True))
+            events += self._track(pool, pool_events)
+        return events
+
+    def waiting(self) -> int:
+        """Requests that wait, over all pools."""
+        return sum(len(p.room) for p in self._pools.values())
+
+    def inflight(self) -> int:
+        """Leases in use, over all pools, requests."""
+        return sum(len(p.leases) for p in self._pools.values())
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def handle_timer(self, now: float) -> list[Event]:
+        """Do all that is due by now."""
+        events: list[Event] = []
+        for pool in self._pools.values():
+            due = pool.next_timer()
+            if due is not None and due <= now:
+                events += self._track(pool, pool.handle_timer(now))
+        return events
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` is due next, monotonic seconds; None = never."""
+        times = [t for p in self._pools.values() if (t := p.next_timer()) is not None]
+        return min(times, default=None)
+
+    # -- signals ------------------------------------------------------------------------------
+
+    def first_token(self, uid: str, now: float) -> None:
+        """The first token of an observed answer."""
+        pool = self._where.get(uid)
+        lease = pool.leases.get(uid) if pool else None
+        if pool is not None and lease is not None:
+            pool.first_token(lease, now)
+
+    def tokens(self, uid: str, count: int, now: float) -> None:
+        """`count` (≥ 1) more tokens of an observed answer, the last of them now."""
+        pool = self._where.get(uid)
+        lease = pool.leases.get(uid) if pool else None
+        if pool is not None and lease is not None and count > 0:
+            pool.tokens(lease, count, now)
+
+    def usage(self, uid: str, usage: Usage) -> None:
+        """The token counts that the answer itself carries."""
+        pool = self._where.get(uid)
+        lease = pool.leases.get(uid) if pool else None
+        if lease is not None:
+            lease.completion_tokens = usage.completion_tokens
+
+    def heartbeat(self, uid: str, node: str, now: float) -> None:
+        """`uid` is still under way at this Envoy."""
+        pool = self._where.get(uid)
+        if pool is not None:
+            pool.leases.touch(uid, now)
+        self.node_alive(node, now)
+
+    def node_alive(self, node: str, now: float) -> None:
+        """This Envoy's log says something."""
+        for pool in self._pools.values():
+            pool.leases.node_alive(node, now)
+
+    def load_report(self, pool: str, source: str, report: LoadReport, now: float) -> None:
+        """An engine of `pool` says how it is."""
+        window = self._pools[pool].window
+        if window is not None:
+            window.load_report(source, report, now)
+
+    def pool_of(self, uid: str) -> str | None:
+        """The pool where `uid` waits or holds a lease."""
+        pool = self._where.get(uid)
+        return None if pool is None else pool.params.name
+
+    def discard_window(self) -> None:
+        """The policy server itself lagged: the open windows measure us, not the engine."""
+        for pool in self._pools.values():
+            if pool.window is not None:
+                pool.window.tainted = True
+
+    # -- learning -----------------------------------------------------------------------------
+
+    def learned(self, now: float) -> dict[str, dict[str, float]]:
+        """What each pool has learned, as flat numbers for the journal."""
+        return {name: pool.learned(now) for name, pool in self._pools.items()}
+
+    def restore_learned(self, state: Mapping[str, Mapping[str, float]], now: float) -> None:
+        """Start warm: half the limit, the baselines and the drain rate whole."""
+        for name, values in state.items():
+            pool = self._pools.get(name)
+            if pool is not None:
+                pool.restore_learned(values, now)
+
+    # -- bookkeeping --------------------------------------------------------------------------
+
+    def _track(self, pool: Pool, events: list[Event]) -> list[Event]:
+        """Keep uid → pool in step with what just happened."""
+        for event in events:
+            uid = getattr(getattr(event, "request", None), "uid", None)
+            if uid is None:
+                continue
+            if uid in pool.room or pool.leases.get(uid) is not None:
+                self._where[uid] = pool
+            else:
+                self._where.pop(uid, None)
+        return events
+
+
+def _first(room: Iterable[Request], count: int) -> Iterator[Request]:
+    for index, request in enumerate(room):
+        if index >= count:
+            return
+        yield request

@@ -1,0 +1,1 @@
+"""The waiting room: who waits, in which order they go, who must leave."""

@@ -1,0 +1,132 @@
+"""Leases: which requests hold a slot at the engine. Every lease is granted once and ends once.
+
+A lease ends by the access log's end entry. Entries can be lost, so a lease that has been silent
+for `SILENCE_S` ends as expired, provided that its Envoy is talking at all: an Envoy whose log went
+silent still carries its requests, and freeing them in a wave would over-admit. Leases of an Envoy
+that stays silent go one by one (`TRICKLE_S` apart) once they are older than `ORPHAN_AGE_S`, so
+that a dead Envoy or a missing access log can't lock a pool for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from policy_server.core.request import PRIORITIES, Request
+
+HEARTBEAT_S = 5.0  # how often Envoy is told to log a request in progress
+SILENCE_S = 4 * HEARTBEAT_S
+ORPHAN_AGE_S = 120.0
+TRICKLE_S = 1.0
+SWEEP_S = 1.0
+MAX_NODES = 1024
+
+
+@dataclass(slots=True)
+class Lease:
+    """A slot in use. Times are monotonic seconds."""
+
+    request: Request
+    granted: float
+    observed: bool
+    weight: float  # how many live streams this observed one stands for
+    last_seen: float
+    wait_s: float = 0.0
+    first_token: float | None = None
+    last_token: float | None = None
+    tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class LeaseTable:
+    """The leases of one pool and the seats they take."""
+
+    def __init__(self) -> None:
+        self._leases: dict[str, Lease] = {}
+        self._order: dict[str, None] = {}  # by last sign of life, oldest first
+        self._seats = [0] * len(PRIORITIES)
+        self._nodes: dict[str, float] = {}
+        self._last_log = float("-inf")
+        self._last_trickle = float("-inf")
+        self.seats = 0
+        self.streamed = 0
+        self.observed: dict[str, Lease] = {}
+
+    def __len__(self) -> int:
+        return len(self._leases)
+
+    def __iter__(self) -> Iterator[Lease]:
+        return iter(self._leases.values())
+
+    def get(self, uid: str) -> Lease | None:
+        """The lease of `uid`, if it holds one."""
+        return self._leases.get(uid)
+
+    def seats_of(self, priority: int) -> int:
+        """Seats in use by one class."""
+        return self._seats[priority]
+
+    def grant(self, lease: Lease) -> None:
+        """Take the seats. The uid must not hold a lease."""
+        uid = lease.request.uid
+        if uid in self._leases:
+            raise ValueError(f"{uid} already holds a lease")
+        self._leases[uid] = lease
+        self._order[uid] = None
+        self.seats += lease.request.seats
+        self._seats[lease.request.priority] += lease.request.seats
+        self.streamed += lease.request.streamed
+        if lease.observed:
+            self.observed[uid] = lease
+
+    def end(self, uid: str) -> Lease | None:
+        """Give the seats back; None when it held none (a second end is no error)."""
+        lease = self._leases.pop(uid, None)
+        if lease is None:
+            return None
+        del self._order[uid]
+        self.observed.pop(uid, None)
+        self.seats -= lease.request.seats
+        self._seats[lease.request.priority] -= lease.request.seats
+        self.streamed -= lease.request.streamed
+        return lease
+
+    def touch(self, uid: str, now: float) -> None:
+        """A sign of life of one request."""
+        lease = self._leases.get(uid)
+        if lease is None:
+            return
+        lease.last_seen = now
+        self._order.pop(uid)
+        self._order[uid] = None
+
+    def node_alive(self, node: str, now: float) -> None:
+        """An Envoy's log says something, whatever it is."""
+        if node in self._nodes or len(self._nodes) < MAX_NODES:
+            self._nodes[node] = now
+        self._last_log = now
+
+    def nodes(self) -> dict[str, float]:
+        """When each Envoy's log was last heard, monotonic seconds."""
+        return dict(self._nodes)
+
+    def silent(self, now: float, limit: int) -> list[str]:
+        """Up to `limit` uids whose lease must be taken to have ended unseen."""
+        found: list[str] = []
+        for uid in self._order:
+            lease = self._leases[uid]
+            if lease.last_seen > now - SILENCE_S or len(found) >= limit:
+                break
+            if self._node_talks(lease, now) or self._trickle_due(lease, now):
+                found.append(uid)
+        return found
+
+    def _node_talks(self, lease: Lease, now: float) -> bool:
+        heard = self._nodes.get(lease.request.node, self._last_log)
+        return heard > max(lease.last_seen, now - SILENCE_S)
+
+    def _trickle_due(self, lease: Lease, now: float) -> bool:
+        if now - lease.granted < ORPHAN_AGE_S or now - self._last_trickle < TRICKLE_S:
+            return False
+        self._last_trickle = now
+        return True

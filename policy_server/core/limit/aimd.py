@@ -1,0 +1,62 @@
+"""Additive increase, multiplicative decrease on a latency target (Chiu & Jain 1989).
+
+    T > target, or upstream errors above a tenth:   L *= .9
+    the limit was reached:                          L += 1
+
+T is the time per output token where answers have tokens, else the latency; the target is the SLO,
+else twice the unloaded value. Blind to queues in front of the decode: choose it only where the
+engine has none (see algorithms.md §1 for the figures).
+"""
+
+from __future__ import annotations
+
+from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.params import LimitParams
+
+DECREASE = 0.9
+TARGET_FACTOR = 2.0
+ERROR_SHARE = 0.1
+
+
+class Aimd:
+    """The classic; minimum ≤ L ≤ maximum."""
+
+    def __init__(self, params: LimitParams) -> None:
+        self._p = params
+        self._limit = min(max(params.initial, params.minimum), params.maximum)
+
+    @property
+    def current(self) -> float:
+        """The limit now, seats."""
+        return self._limit
+
+    def on_window(self, sample: WindowSample) -> Change:
+        """Cut by a tenth above the target, else add one seat when the limit was reached."""
+        reason = self._reason_to_cut(sample)
+        if reason is not None:
+            self._limit = max(self._limit * DECREASE, self._p.minimum)
+            return Change(self._limit, reason)
+        if sample.bound and sample.events:
+            self._limit = min(self._limit + 1.0, self._p.maximum)
+            return Change(self._limit, Reason.GROW)
+        return Change(self._limit, Reason.HOLD)
+
+    def _reason_to_cut(self, s: WindowSample) -> Reason | None:
+        if s.error_share > ERROR_SHARE:
+            return Reason.UPSTREAM_ERROR
+        if s.tpot_s is not None and s.tpot_unloaded_s is not None:
+            target = self._p.slo_tpot_s or TARGET_FACTOR * s.tpot_unloaded_s
+            return Reason.TPOT if s.tpot_s > target else None
+        if s.latency_s is not None and s.latency_min_s is not None:
+            target = self._p.slo_ttft_s or TARGET_FACTOR * s.latency_min_s
+            return Reason.DELAY if s.latency_s > target else None
+        return None
+
+    def state(self) -> dict[str, float]:
+        """The limit."""
+        return {"limit": self._limit}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Start at half of the saved limit."""
+        half = 0.5 * state.get("limit", 2.0 * self._limit)
+        self._limit = min(max(half, self._p.minimum), self._p.maximum)

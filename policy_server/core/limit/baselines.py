@@ -1,0 +1,130 @@
+"""What an unloaded engine would do: TTFT by prompt size, and seconds per output token.
+
+    B[b]: x < B → .8 B + .2 x        T0: x < T0 → .8 T0 + .2 x
+    else: both leak upwards by 2e-5 per second of time with samples, at most 1.2x in total
+    since the last proof (a sample at or below the baseline)
+
+A baseline that rises freely drifts to whatever the overload is; one that never rises can't follow
+an engine that became slower for good. Hence the bounded leak here, and `escape` for the rest.
+One downward outlier moves a baseline by a fifth of its distance, never to the outlier.
+
+Owner: the pool. Keys are (model, path, kind of answer, size bucket); the table is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LEAK_PER_S = 2e-5
+MAX_LEAK = 1.2
+DOWN_WEIGHT = 0.2
+MAX_KEYS = 4096  # client-chosen model names must not grow memory; past it keys share one entry
+
+Key = tuple[str, str, str, int]
+OVERFLOW_KEY: Key = ("", "", "overflow", 0)
+
+
+def size_bucket(tokens: int) -> int:
+    """floor(log2 tokens); 0 for unknown or 1."""
+    return max(0, tokens.bit_length() - 1)
+
+
+@dataclass(slots=True)
+class Baseline:
+    """One slow minimum. `value` and `proof` in seconds, `at` monotonic seconds."""
+
+    value: float
+    proof: float
+    at: float
+    samples: int = 1
+
+    def update(self, x: float, now: float) -> None:
+        """Take a sample: fall a fifth of the way towards it, or leak."""
+        elapsed = max(0.0, now - self.at)
+        self.at = now
+        self.samples += 1
+        if x <= self.value:
+            self.value += DOWN_WEIGHT * (x - self.value)
+            self.proof = min(self.proof, self.value) if x > self.proof else self.value
+            return
+        # Only time between neighbouring samples leaks, so that a lull or a night moves nothing.
+        leaked = self.value * (1.0 + LEAK_PER_S * min(elapsed, 10.0))
+        self.value = min(leaked, max(self.value, self.proof * MAX_LEAK))
+
+    def raise_by(self, factor: float) -> None:
+        """The engine is slower for good: accept `factor` times the value as the new proof."""
+        self.value *= factor
+        self.proof = self.value
+
+
+class Baselines:
+    """TTFT baselines by key and T0 by model, all in seconds."""
+
+    def __init__(self) -> None:
+        self._ttft: dict[Key, Baseline] = {}
+        self._tpot: dict[str, Baseline] = {}
+
+    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+        """Seconds of `x` above what this size costs unloaded; takes `x` as a sample, too."""
+        base = self._ttft.get(key)
+        if base is None:
+            if len(self._ttft) >= MAX_KEYS:
+                key = OVERFLOW_KEY
+                base = self._ttft.get(key)
+            if base is None:
+                self._ttft[key] = Baseline(x, x, now)
+                return 0.0
+        residual = max(0.0, x - base.value)
+        base.update(x, now)
+        return residual
+
+    def ttft(self, key: Key) -> float | None:
+        """The unloaded TTFT of `key`, seconds."""
+        base = self._ttft.get(key)
+        return base.value if base else None
+
+    def ttft_min(self) -> float | None:
+        """The smallest unloaded TTFT of any size, seconds."""
+        return min((b.value for b in self._ttft.values()), default=None)
+
+    def tpot_sample(self, model: str, x: float, now: float) -> None:
+        """Take the token-weighted TPOT of one window."""
+        base = self._tpot.get(model)
+        if base is None:
+            if len(self._tpot) < MAX_KEYS:
+                self._tpot[model] = Baseline(x, x, now)
+            return
+        base.update(x, now)
+
+    def tpot(self, model: str) -> float | None:
+        """T0 of `model`, seconds per token."""
+        base = self._tpot.get(model)
+        return base.value if base else None
+
+    def escape(self) -> None:
+        """At the floor and still over: the engine itself is slower. B·2, T0·1.5."""
+        for base in self._ttft.values():
+            base.raise_by(2.0)
+        for base in self._tpot.values():
+            base.raise_by(1.5)
+
+    def state(self) -> dict[str, float]:
+        """All baselines as flat numbers, for the journal."""
+        saved = {f"ttft|{'|'.join(map(str, k))}": b.value for k, b in self._ttft.items()}
+        saved.update({f"tpot|{model}": b.value for model, b in self._tpot.items()})
+        return saved
+
+    def restore(self, state: Iterable[tuple[str, float]], now: float) -> None:
+        """Take back what `state` gave; entries of another shape are ignored."""
+        for name, value in state:
+            kind, _, rest = name.partition("|")
+            if not value > 0.0:
+                continue
+            if kind == "tpot":
+                self._tpot[rest] = Baseline(value, value, now)
+            elif kind == "ttft":
+                parts = rest.rsplit("|", 3)
+                if len(parts) == 4 and parts[3].isdigit():
+                    key = (parts[0], parts[1], parts[2], int(parts[3]))
+                    self._ttft[key] = Baseline(value, value, now)

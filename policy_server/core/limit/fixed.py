@@ -1,0 +1,29 @@
+"""A limit that never moves: for a known engine, and the control that adaptive limits must beat."""
+
+from __future__ import annotations
+
+from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.params import LimitParams
+
+
+class Fixed:
+    """Always `initial` seats."""
+
+    def __init__(self, params: LimitParams) -> None:
+        self._limit = params.initial
+
+    @property
+    def current(self) -> float:
+        """The limit, seats."""
+        return self._limit
+
+    def on_window(self, sample: WindowSample) -> Change:
+        """Hold, whatever the window showed."""
+        return Change(self._limit, Reason.HOLD)
+
+    def state(self) -> dict[str, float]:
+        """Nothing is learned."""
+        return {}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Nothing to restore."""

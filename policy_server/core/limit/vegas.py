@@ -1,0 +1,211 @@
+"""Little-form Vegas with a guard on the time per token.
+
+Vegas (Brakmo & Peterson 1995) keeps between α and β packets queued. On LLM traffic its own queue
+estimate L·(1 − RTT0/RTT) reads answer length and batching as queueing. Here the queue is taken by
+Little's law from what is *not* service: Q = X·d, with d the TTFT beyond what that prompt costs
+unloaded and X the rate of first tokens. Decode saturation, which TTFT can't see, is bounded by a
+guard on the time per output token T.
+
+    over = max((Q−β)/L, .3·min(1, (d−d_max)/d_max), (T−(1+k)T0)/((1+k)T0), (T90−SLO)/SLO,
+               .3 · share of upstream 429/5xx over a tenth, .3 if the engine says it is full)+
+    over > 0  and peak N ≤ 1.02 L + R:  L *= max(.7, 1 − .5·over)      (Breakwater's cut)
+              and peak N above that:    hold, the last cut is still draining (StabilizingAIMD)
+    else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds:
+        far below what is known to work:   L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4)
+        else                               L += max(1, √L/4), faster below W_max (CUBIC)
+    L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
+
+Invariants: minimum ≤ L ≤ maximum; a window without evidence never raises L; each change has one
+reason. Owner: the pool; pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+
+from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.params import LimitParams
+
+TPOT_GUARD = 3.5  # k: T may reach (1+k)·T0; 3 gave up 8 % of a 200-slot engine, 5 P0 waits of 1 s
+TPOT_GUARD_SLO = 5.0
+DELAY_MAX_S = 0.3
+DELAY_MAX_SLO_S = 0.5
+GROW_MARGIN = 0.93  # of a bound, above which the limit rests
+MAX_CUT = 0.7
+MAX_GROWTH = 1.4
+FREE_LIMIT = 16.0  # the peak-inflight cap never binds below this
+PEAK_MEMORY_S = 60.0
+ESCAPE_WINDOWS = 5
+ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
+
+
+@dataclass(slots=True)
+class _Excess:
+    """How far above its bounds the engine is, and by which signal."""
+
+    over: float = 0.0
+    reason: Reason = Reason.HOLD
+
+    def raise_to(self, over: float, reason: Reason) -> None:
+        if over > self.over:
+            self.over, self.reason = over, reason
+
+
+def reserve_of(limit: float) -> float:
+    """R: seats kept beside the limit for the entitled; a fraction of a slot on tiny engines."""
+    return max(min(2.0, limit / 8.0), 0.05 * limit)
+
+
+class Vegas:
+    """The default limit. See the module's header for formula and invariants."""
+
+    def __init__(self, params: LimitParams) -> None:
+        self._p = params
+        self._limit = min(max(params.initial, params.minimum), params.maximum)
+        self._w_max = self._limit
+        self._valid: float | None = None
+        self._grown = 0  # windows of growth in a row
+        self._ever_cut = False
+        self._at_floor = 0
+        self._peaks: deque[tuple[float, float]] = deque()
+
+    @property
+    def current(self) -> float:
+        """The limit now, seats."""
+        return self._limit
+
+    def on_window(self, sample: WindowSample) -> Change:
+        """Judge one window; see the module's header."""
+        self._note_peak(sample)
+        excess = self._excess(sample)
+        if excess.over > 0.0:
+            return self._cut(sample, excess)
+        self._at_floor = 0
+        if not sample.bound:
+            return self._clamped(Reason.HOLD)
+        if sample.events:
+            self._valid = self._limit
+        if not self._may_grow(sample):
+            self._grown = 0
+            return self._clamped(Reason.HOLD)
+        return self._grow(sample)
+
+    def _note_peak(self, sample: WindowSample) -> None:
+        self._peaks.append((sample.now, float(sample.peak_inflight)))
+        while self._peaks[0][0] < sample.now - PEAK_MEMORY_S:
+            self._peaks.popleft()
+
+    # -- bounds -------------------------------------------------------------------------------
+
+    def _delay_max(self) -> float:
+        if self._p.slo_ttft_s is None:
+            return DELAY_MAX_S
+        return min(DELAY_MAX_SLO_S, 0.15 * self._p.slo_ttft_s)
+
+    def _tpot_bound(self, sample: WindowSample) -> float | None:
+        if sample.tpot_unloaded_s is None:
+            return None
+        k = TPOT_GUARD if self._p.slo_tpot_s is None else TPOT_GUARD_SLO
+        return (1.0 + k) * sample.tpot_unloaded_s
+
+    def _alpha(self) -> float:
+        return max(min(2.0, self._limit / 4.0), 0.03 * self._limit)
+
+    def _beta(self) -> float:
+        return max(min(4.0, self._limit / 2.0), 0.08 * self._limit)
+
+    def _excess(self, s: WindowSample) -> _Excess:
+        excess = _Excess()
+        if s.engine_queue is not None:
+            excess.raise_to((s.engine_queue - self._beta()) / self._limit, Reason.QUEUE)
+        if s.delay_s is not None:
+            d_max = self._delay_max()
+            excess.raise_to(0.3 * min(1.0, (s.delay_s - d_max) / d_max), Reason.DELAY)
+        bound = self._tpot_bound(s)
+        if bound is not None and s.tpot_s is not None:
+            excess.raise_to((s.tpot_s - bound) / bound, Reason.TPOT)
+        slo = self._p.slo_tpot_s
+        if slo is not None and s.tpot_p90_s is not None:
+            excess.raise_to((s.tpot_p90_s - slo) / slo, Reason.SLO)
+        if s.error_share > 0.0:
+            excess.raise_to(0.3 * min(1.0, s.error_share / ERROR_SHARE_FULL), Reason.UPSTREAM_ERROR)
+        if s.saturated:
+            excess.raise_to(0.3, Reason.QUEUE)
+        return excess
+
+    # -- moves --------------------------------------------------------------------------------
+
+    def _cut(self, s: WindowSample, excess: _Excess) -> Change:
+        self._grown = 0
+        if self._limit <= self._p.minimum + 1e-9:
+            self._at_floor += 1
+            if self._at_floor >= ESCAPE_WINDOWS:
+                self._at_floor = 0
+                return Change(self._limit, Reason.ESCAPE)
+        if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
+            return self._clamped(Reason.HOLD)
+        self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
+        self._ever_cut = True
+        self._limit *= max(MAX_CUT, 1.0 - 0.5 * excess.over)
+        return self._clamped(excess.reason)
+
+    def _may_grow(self, s: WindowSample) -> bool:
+        if s.engine_queue is not None and s.engine_queue >= self._alpha():
+            return False
+        if s.delay_s is not None and s.delay_s >= 0.6 * self._delay_max():
+            return False
+        bound = self._tpot_bound(s)
+        if bound is not None and s.tpot_s is not None and s.tpot_s >= GROW_MARGIN * bound:
+            return False
+        slo = self._p.slo_tpot_s
+        if slo is not None and s.tpot_p90_s is not None and s.tpot_p90_s >= GROW_MARGIN * slo:
+            return False
+        return s.events > 0
+
+    def _grow(self, s: WindowSample) -> Change:
+        self._grown += 1
+        factor = self._growth_factor(s)
+        far_below = not self._ever_cut or self._limit < 0.75 * (self._valid or 0.0)
+        if far_below and factor > 1.04:
+            self._limit *= factor
+        else:
+            step = max(1.0, math.sqrt(self._limit) / 4.0)
+            if self._limit < 0.85 * self._w_max:
+                step *= min(4.0, 1.0 + 0.5 * self._grown)
+            self._limit += step
+        return self._clamped(Reason.GROW)
+
+    def _growth_factor(self, s: WindowSample) -> float:
+        bound = self._tpot_bound(s)
+        t0 = s.tpot_unloaded_s
+        if bound is None or t0 is None or s.tpot_p90_s is None:
+            return MAX_GROWTH
+        goal = bound if self._p.slo_tpot_s is None else min(bound, self._p.slo_tpot_s)
+        headroom = (0.9 * goal - t0) / max(s.tpot_p90_s - t0, 1e-6)
+        return min(max(headroom, 1.0), MAX_GROWTH)
+
+    def _clamped(self, reason: Reason) -> Change:
+        peak = max((p for _, p in self._peaks), default=0.0)
+        cap = max(FREE_LIMIT, 3.0 * peak, 0.6 * (self._valid or 0.0))
+        bounded = min(max(self._limit, self._p.minimum), self._p.maximum)
+        if bounded > cap and reason in (Reason.HOLD, Reason.GROW):
+            reason = Reason.CLAMP
+        self._limit = max(min(bounded, cap), self._p.minimum)
+        return Change(self._limit, reason)
+
+    # -- restart ------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, float]:
+        """What a restart needs: the limit and what was last proven."""
+        return {"limit": self._limit, "valid": self._valid or self._limit, "w_max": self._w_max}
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Slow start at half of what was proven; the rest whole."""
+        limit = state.get("limit", self._limit)
+        self._valid = state.get("valid", limit)
+        self._w_max = state.get("w_max", limit)
+        self._ever_cut = True
+        start = 0.5 * min(limit, self._valid)
+        self._limit = min(max(start, self._p.minimum), self._p.maximum)

@@ -1,0 +1,341 @@
+"""One pool: its limit, its leases, its room, and the rules between them.
+
+    submit:   go at once when the class rule allows and nobody of its class waits; else refuse
+              what would not be served in time; else wait
+    a slot comes free, the limit rises, a timer fires:   dispatch whoever the class rule names,
+              at most a batch at once
+
+Invariants: seats in use = the sum over leases; nothing is dispatched while N ≥ L + R; every
+submitted request is admitted, shed, cancelled or waiting, and each at most once.
+Owner: `Admission`; one writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from policy_server.core.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    LeaseEnded,
+    LimitChanged,
+    Shed,
+    Waiting,
+)
+from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
+from policy_server.core.limit.base import Change, Limit, Reason, WindowSample
+from policy_server.core.limit.baselines import Baselines
+from policy_server.core.limit.vegas import reserve_of
+from policy_server.core.limit.window import Window
+from policy_server.core.outcome import LeaseEnd, ShedReason
+from policy_server.core.pacing import ReleasePacer
+from policy_server.core.params import PoolParams
+from policy_server.core.request import PRIORITIES, Priority, Request
+from policy_server.core.retry_after import Bookings
+from policy_server.core.room.classes import ClassRule
+from policy_server.core.room.prediction import Predictor
+from policy_server.core.room.room import Room
+from policy_server.core.samples import Completion
+from policy_server.core.sampling import ObserverSampler, Rng
+
+EXPIRED_PER_SWEEP = 256
+OPENING_WINDOW = WindowSample(
+    now=0.0, duration_s=0.0, events=0, inflight=0, peak_inflight=0, bound=False
+)
+
+
+class Pool:
+    """The state machine of one pool. Every method returns what happened, in order."""
+
+    def __init__(self, params: PoolParams, limit: Limit, rng: Rng) -> None:
+        self.params = params
+        self.limit = limit
+        self.leases = LeaseTable()
+        self.room = Room(params.room)
+        self.baselines = Baselines()
+        self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
+        self.bookings = Bookings(params.retry_after, rng)
+        self.sampler = ObserverSampler(params.observe_messages_per_s)
+        self.last_change = Change(limit.current, Reason.HOLD)
+        self.last_sample = OPENING_WINDOW
+        self.draining = False
+        self._rule = ClassRule(params.classes)
+        self._pacer = ReleasePacer()
+        self._rng = rng
+        self._window: Window | None = None
+        self._sweep_at = float("-inf")
+        self._paced = False
+
+    # -- arrivals -----------------------------------------------------------------------------
+
+    def submit(self, request: Request, now: float) -> list[Event]:
+        """Decide on a new, a returning or a re-sent request."""
+        window = self._window or self._open_window(now)
+        lease = self.leases.get(request.uid)
+        if lease is not None:
+            return [self._repeat(lease)]
+        if request.uid in self.room:
+            return []  # the newer stream takes over the place; the driver knows both
+        if self.draining:
+            return [self._shed(request, ShedReason.DRAINING, now, None)]
+        request, returned = self.room.claim(request)
+        if not returned:
+            self._rule.note_arrival(request.priority, now)
+            self.predictor.note_arrival(request.priority, now)
+            if request.returning:
+                self.bookings.note_return()
+        if self._may_go_at_once(request.priority, now):
+            return [self._grant(request, now, queued=returned)]
+        window.note_waiting()
+        return self._wait(request, now, returned)
+
+    def _repeat(self, lease: Lease) -> Event:
+        """Envoy sent an admitted request again because the answer was lost: the same answer."""
+        return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
+
+    def _may_go_at_once(self, priority: Priority, now: float) -> bool:
+        waiting = self.room.waiting()
+        if priority in waiting:
+            return False
+        contenders = sorted([*waiting, priority])
+        return self._choose(contenders, now) is priority
+
+    def _choose(self, waiting: list[Priority], now: float) -> Priority | None:
+        seats = [self.leases.seats_of(p) for p in PRIORITIES]
+        return self._rule.choose(waiting, seats, self.limit.current, now)
+
+    def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
+        predicted = self._predicted(request.priority, now)
+        if not returned:
+            budget = request.deadline - now
+            if budget <= 0.0 or (
+                self.params.early_drop
+                and not self.predictor.worth_waiting(request.priority, predicted, budget)
+            ):
+                return [self._shed(request, ShedReason.PREDICTED_WAIT, now, predicted)]
+        events: list[Event] = []
+        if not self.room.fits(request):
+            victims = self.room.victims_for(request)
+            if victims is None:
+                return [self._shed(request, ShedReason.ROOM_FULL, now, predicted)]
+            for victim in victims:
+                self.room.leave(victim.request.uid)
+                events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
+        self.room.enter(request)
+        events.append(Waiting(request, predicted))
+        return events
+
+    def _predicted(self, priority: Priority, now: float) -> float | None:
+        return self.predictor.wait_s(priority, self.room.counts(), self.limit.current, now)
+
+    def predicted_waits(self, now: float) -> list[float | None]:
+        """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
+        return [
+            0.0 if self._may_go_at_once(p, now) else self._predicted(p, now) for p in PRIORITIES
+        ]
+
+    # -- endings ------------------------------------------------------------------------------
+
+    def _shed(
+        self,
+        request: Request,
+        reason: ShedReason,
+        now: float,
+        predicted: float | None,
+        evicted: bool = False,
+    ) -> Shed:
+        if predicted is None:
+            predicted = self._predicted(request.priority, now)
+        rate = self.predictor.class_rate(request.priority, self.limit.current, now)
+        promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
+        wait = max(0.0, now - request.arrived)
+        return Shed(request, reason, promise.seconds, wait, evicted, True, promise.capped)
+
+    def _grant(self, request: Request, now: float, queued: bool) -> Admitted:
+        live, observed = self.leases.streamed, len(self.leases.observed)
+        observe = self.sampler.flip(request.streamed, live, observed, self._rng)
+        wait = max(0.0, now - request.arrived) if queued else 0.0
+        weight = (live + 1) / (observed + 1) if request.streamed else 1.0
+        self.leases.grant(Lease(request, now, observe, weight, last_seen=now, wait_s=wait))
+        if self._window is not None:
+            self._window.note_inflight(self.leases.seats)
+        return Admitted(request, wait, queued, observe)
+
+    def cancel(self, uid: str, now: float) -> list[Event]:
+        """The client of a waiting request left."""
+        request = self.room.leave(uid)
+        if request is None:
+            return []
+        return [Cancelled(request, max(0.0, now - request.arrived)), *self.pump(now)]
+
+    def complete(self, uid: str, completion: Completion, now: float) -> list[Event]:
+        """The end of an answer, or of a request that never reached the engine."""
+        how = _how_it_ended(completion)
+        ended = self._end_lease(uid, how, completion, now)
+        if ended is None:
+            return self.cancel(uid, now)
+        return [ended, *self.pump(now)]
+
+    def _end_lease(
+        self, uid: str, how: LeaseEnd, completion: Completion, now: float
+    ) -> LeaseEnded | None:
+        lease = self.leases.end(uid)
+        if lease is None:
+            return None
+        held = now - lease.granted
+        tpot = _answer_tpot(lease)
+        if self._window is not None:
+            self._window.completed(lease, how, completion, now)
+            if tpot is not None and how is LeaseEnd.COMPLETED:
+                self._window.answer_tpot(tpot, lease.tokens)
+        if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
+            self.predictor.drain.completed(held, now)
+        ttft = None if lease.first_token is None else lease.first_token - lease.granted
+        return LeaseEnded(lease.request, how, held, ttft, tpot)
+
+    # -- dispatch and time ----------------------------------------------------------------------
+
+    def pump(self, now: float) -> list[Event]:
+        """Dispatch whoever may go now, at most a batch."""
+        events: list[Event] = []
+        self._paced = False
+        while len(self.room):
+            choice = self._choose(self.room.waiting(), now)
+            if choice is None:
+                break
+            if not self._pacer.take(now):
+                self._paced = True
+                break
+            request = self.room.head(choice).request
+            self.room.leave(request.uid)
+            if request.deadline <= now:
+                events.append(self._shed(request, ShedReason.DEADLINE, now, None, True))
+            else:
+                events.append(self._grant(request, now, queued=True))
+        if len(self.room) and self._window is not None:
+            self._window.note_waiting()
+        return events
+
+    def handle_timer(self, now: float) -> list[Event]:
+        """Do all that is due: deadlines, silent leases, the window, the next batch."""
+        events = self._expire(now)
+        if now >= self._sweep_at:
+            self._sweep_at = now + SWEEP_S
+            self.room.drop_places(now)
+            for uid in self.leases.silent(now, EXPIRED_PER_SWEEP):
+                ended = self._end_lease(uid, LeaseEnd.EXPIRED, Completion(0), now)
+                if ended is not None:
+                    events.append(ended)
+        if self._window is not None and now >= self._window.due_at():
+            events.append(self._close_window(self._window, now))
+        return events + self.pump(now)
+
+    def _expire(self, now: float) -> list[Event]:
+        events: list[Event] = []
+        while (ticket := self.room.expired(now)) is not None:
+            if not self._pacer.take(now):
+                self._paced = True
+                break
+            self.room.leave(ticket.request.uid)
+            events.append(self._shed(ticket.request, ShedReason.DEADLINE, now, None, True))
+        return events
+
+    def next_timer(self) -> float | None:
+        """When `handle_timer` should be called next; None when nothing is under way."""
+        times = [self._window.due_at()] if self._window is not None else []
+        if len(self.leases):
+            times.append(self._sweep_at)
+        deadline = self.room.earliest_deadline()
+        if deadline is not None:
+            times.append(max(deadline, self._pacer.resumes_at()) if self._paced else deadline)
+        if self._paced:
+            times.append(self._pacer.resumes_at())
+        return min(times, default=None)
+
+    def _open_window(self, now: float) -> Window:
+        self._window = Window(self.baselines, now)
+        self._sweep_at = now + SWEEP_S
+        return self._window
+
+    def _close_window(self, window: Window, now: float) -> LimitChanged:
+        plain, tainted, previous = window.plain_answers, window.tainted, self.limit.current
+        observed = self.leases.observed.values()
+        sample = window.close(now, self.leases.seats, previous, observed)
+        self.sampler.close_window(sample.duration_s, len(observed), plain / sample.duration_s)
+        self.last_sample = sample
+        if tainted:
+            return LimitChanged(self.params.name, previous, Change(previous, Reason.HOLD))
+        change = self.limit.on_window(sample)
+        if change.reason is Reason.ESCAPE:
+            self.baselines.escape()
+        if change.limit < previous:
+            window.mark_cut(now)
+        self.last_change = change
+        return LimitChanged(self.params.name, previous, change)
+
+    # -- signals ------------------------------------------------------------------------------
+
+    @property
+    def window(self) -> Window | None:
+        """The open window; None before the first request."""
+        return self._window
+
+    def first_token(self, lease: Lease, now: float) -> None:
+        """The first token of an observed stream."""
+        if lease.first_token is None:
+            lease.first_token = lease.last_token = now
+            if self._window is not None:
+                self._window.first_token(lease, now - lease.granted, now)
+
+    def tokens(self, lease: Lease, count: int, now: float) -> None:
+        """`count` more tokens of an observed stream, the last of them now."""
+        self.sampler.note_messages(1)
+        if lease.first_token is None:
+            self.first_token(lease, now)
+            lease.tokens = count
+            return
+        if self._window is not None and lease.last_token is not None:
+            self._window.tokens(lease.request.model, now - lease.last_token, count)
+        lease.last_token = now
+        lease.tokens += count
+
+    def reserve(self) -> float:
+        """R, seats."""
+        return reserve_of(self.limit.current)
+
+    # -- learning -----------------------------------------------------------------------------
+
+    def learned(self, now: float) -> dict[str, float]:
+        """Limit, baselines and drain rate as flat numbers."""
+        state = {f"limit.{k}": v for k, v in self.limit.state().items()}
+        state.update({f"base.{k}": v for k, v in self.baselines.state().items()})
+        rate = self.predictor.drain.per_s(self.limit.current, now)
+        if rate is not None:
+            state["drain"] = rate
+        return state
+
+    def restore_learned(self, state: Mapping[str, float], now: float) -> None:
+        """Take back what `learned` gave."""
+        limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
+        if limit:
+            self.limit.restore(limit)
+        self.baselines.restore(((k[5:], v) for k, v in state.items() if k.startswith("base.")), now)
+        self.predictor.drain.assume(state.get("drain", 0.0))
+
+
+def _how_it_ended(completion: Completion) -> LeaseEnd:
+    if completion.client_gone:
+        reached = completion.reached_upstream
+        return LeaseEnd.CLIENT_CANCELLED if reached else LeaseEnd.NEVER_SENT
+    if not completion.reached_upstream and completion.status == 0:
+        return LeaseEnd.NEVER_SENT
+    if completion.status == 429 or completion.status >= 500 or completion.status == 0:
+        return LeaseEnd.UPSTREAM_ERROR
+    return LeaseEnd.COMPLETED
+
+
+def _answer_tpot(lease: Lease) -> float | None:
+    if lease.first_token is None or lease.last_token is None or lease.tokens < 2:
+        return None
+    return (lease.last_token - lease.first_token) / (lease.tokens - 1)

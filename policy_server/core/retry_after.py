@@ -1,0 +1,80 @@
+"""Retry-After as a booking: each shed request gets its own future slot of the drain.
+
+    base   = max(0, Ŵ_c − .8·φ_c·D_c)
+    tick_c = min(now + max, max(tick_c, now + base) + P(return) / max(μ_c, .2/s))
+    RA     = clamp((tick_c − now)·(1 + U(0, .25)), min, max)
+
+so that the shed come back spread out at the rate at which they can be served, instead of all at
+once. The jitter is ours because SDKs add none; past 60 s some ignore the header. P(return) is the
+measured share of shed requests that came back.
+
+Owner: the pool; pure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policy_server.core.params import RetryAfterParams
+from policy_server.core.request import PRIORITIES, Priority
+from policy_server.core.room.prediction import PHI
+from policy_server.core.sampling import Rng
+
+JITTER = 0.25
+MIN_RATE_PER_S = 0.2
+UNKNOWN_RATE_PER_S = 1.0  # a pool that has not completed anything yet
+FIRST_RETURN_SHARE = 0.8  # before any was seen; SDKs retry twice by default
+MIN_RETURN_SHARE = 0.1
+RETURN_MEMORY = 200.0  # shed requests
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """When to come back, seconds from now; `capped` when the true answer was later than that."""
+
+    seconds: float
+    capped: bool
+
+
+class Bookings:
+    """One ticking drain per class."""
+
+    def __init__(self, params: RetryAfterParams, rng: Rng) -> None:
+        self._p = params
+        self._rng = rng
+        self._tick = [float("-inf")] * len(PRIORITIES)
+        self._shed = RETURN_MEMORY * 0.1
+        self._returned = FIRST_RETURN_SHARE * self._shed
+
+    def note_return(self) -> None:
+        """A client that says it retries came back."""
+        self._returned += 1.0
+
+    def return_share(self) -> float:
+        """P(return), 0.1..1."""
+        return min(1.0, max(MIN_RETURN_SHARE, self._returned / self._shed))
+
+    def book(
+        self,
+        priority: Priority,
+        predicted_s: float | None,
+        budget_s: float,
+        rate_per_s: float | None,
+        now: float,
+    ) -> Promise:
+        """The next free slot for a request of this class that is shed now."""
+        self._note_shed()
+        base = max(0.0, (predicted_s or 0.0) - 0.8 * PHI[priority] * budget_s)
+        rate = UNKNOWN_RATE_PER_S if rate_per_s is None else rate_per_s
+        step = self.return_share() / max(rate, MIN_RATE_PER_S)
+        wanted = max(self._tick[priority], now + base) + step
+        latest = now + self._p.max_s
+        self._tick[priority] = min(latest, wanted)
+        raw = (self._tick[priority] - now) * (1.0 + JITTER * self._rng.random())
+        return Promise(min(max(raw, self._p.min_s), self._p.max_s), wanted > latest)
+
+    def _note_shed(self) -> None:
+        self._shed += 1.0
+        if self._shed > RETURN_MEMORY:
+            self._shed *= 0.5
+            self._returned *= 0.5

@@ -1,0 +1,167 @@
+"""The room: one queue per class, bounded in requests and bytes, with displacement.
+
+Decides who may enter and who must leave for it: when the room is full, the newest of the *lowest*
+class makes way for a more important newcomer; an arriving P0 is never refused while P2 waits.
+Bounds hold for held requests only. After a restart, `places` keep the seniority of requests that
+Envoy is about to re-send: the re-sent request (same uid) takes its old place in line.
+
+Invariants: `requests` and `held_bytes` equal the sums over the queues; a uid is in the room at
+most once. Owner: the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from policy_server.core.params import RoomParams
+from policy_server.core.request import PRIORITIES, Kind, Priority, Request
+from policy_server.core.room.queue import ClassQueue, Ticket
+
+MAX_DISPLACED = 64  # a single large body may push out this many small ones, not the whole room
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in line that waits for its request to be sent again."""
+
+    request: Request
+
+
+class Room:
+    """Who waits."""
+
+    def __init__(self, params: RoomParams) -> None:
+        self._p = params
+        self._queues = [ClassQueue() for _ in PRIORITIES]
+        self._tickets: dict[str, Ticket] = {}
+        self._places: dict[str, Place] = {}
+        self._sequence = 0
+        self.held = 0
+        self.held_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._tickets
+
+    def __iter__(self) -> Iterator[Request]:
+        return (t.request for t in self._tickets.values())
+
+    def ticket(self, uid: str) -> Ticket | None:
+        """The place of `uid`, if it waits."""
+        return self._tickets.get(uid)
+
+    def counts(self) -> list[int]:
+        """Waiting requests per class."""
+        return [len(q) for q in self._queues]
+
+    def waiting(self) -> list[Priority]:
+        """Classes with someone waiting, most important first."""
+        return [p for p in PRIORITIES if len(self._queues[p])]
+
+    def head(self, priority: Priority) -> Ticket:
+        """The next of this class; IndexError when none waits."""
+        return self._queues[priority].head()
+
+    def at(self, priority: Priority, index: int) -> Ticket:
+        """A position in the line of a class; IndexError past its end."""
+        return self._queues[priority].at(index)
+
+    # -- entering and leaving -----------------------------------------------------------------
+
+    def fits(self, request: Request) -> bool:
+        """Whether the bounds allow one more."""
+        if request.kind is Kind.JOB:
+            return True
+        return (
+            self.held < self._p.max_requests
+            and self.held_bytes + request.body_bytes <= self._p.max_bytes
+        )
+
+    def victims_for(self, request: Request) -> list[Ticket] | None:
+        """Who must leave so that `request` fits: newest of the lowest classes below it.
+
+        None when it can't be made to fit. Removes nobody.
+        """
+        need = self.held + 1 - self._p.max_requests
+        need_bytes = self.held_bytes + request.body_bytes - self._p.max_bytes
+        victims: list[Ticket] = []
+        for priority in reversed(PRIORITIES):
+            if priority <= request.priority:
+                break
+            queue = self._queues[priority]
+            for back in range(len(queue)):
+                if len(victims) >= need and need_bytes <= 0:
+                    return victims
+                if len(victims) >= MAX_DISPLACED:
+                    return None
+                ticket = queue.at(len(queue) - 1 - back)
+                if ticket.request.kind is Kind.JOB:
+                    continue
+                victims.append(ticket)
+                need_bytes -= ticket.request.body_bytes
+        return victims if len(victims) >= need and need_bytes <= 0 else None
+
+    def enter(self, request: Request) -> Ticket:
+        """Take a place; ValueError when the uid waits already."""
+        if request.uid in self._tickets:
+            raise ValueError(f"{request.uid} waits already")
+        self._sequence += 1
+        ticket = Ticket(request, self._sequence)
+        self._tickets[request.uid] = ticket
+        self._queues[request.priority].push(ticket)
+        if request.kind is Kind.HELD:
+            self.held += 1
+            self.held_bytes += request.body_bytes
+        return ticket
+
+    def leave(self, uid: str) -> Request | None:
+        """Give the place up; None when it holds none."""
+        ticket = self._tickets.pop(uid, None)
+        if ticket is None:
+            return None
+        request = ticket.request
+        self._queues[request.priority].remove(ticket)
+        if request.kind is Kind.HELD:
+            self.held -= 1
+            self.held_bytes -= request.body_bytes
+        return request
+
+    # -- deadlines ----------------------------------------------------------------------------
+
+    def expired(self, now: float) -> Ticket | None:
+        """Someone whose deadline has passed, least important class first."""
+        for queue in reversed(self._queues):
+            ticket = queue.expired(now)
+            if ticket is not None:
+                return ticket
+        return None
+
+    def earliest_deadline(self) -> float | None:
+        """The next deadline of anyone waiting, monotonic seconds."""
+        deadlines = [d for q in self._queues if (d := q.earliest_deadline()) is not None]
+        return min(deadlines, default=None)
+
+    # -- restart ------------------------------------------------------------------------------
+
+    def keep_places(self, requests: Iterable[Request]) -> None:
+        """Remember who waited before a restart; they come back under the same uid."""
+        for request in requests:
+            self._places[request.uid] = Place(request)
+
+    def claim(self, request: Request) -> tuple[Request, bool]:
+        """`request` with the seniority of its kept place, and whether there was one."""
+        place = self._places.pop(request.uid, None)
+        if place is None:
+            return request, False
+        old = place.request
+        return replace(request, arrived=old.arrived, deadline=old.deadline), True
+
+    def drop_places(self, now: float) -> list[Request]:
+        """Places whose deadline has passed unclaimed."""
+        gone = [p.request for p in self._places.values() if p.request.deadline <= now]
+        for request in gone:
+            del self._places[request.uid]
+        return gone
