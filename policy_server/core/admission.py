@@ -30,6 +30,8 @@ class Admission:
         rng: Rng,
         limit_factory: Callable[[LimitParams], Limit] = make_limit,
     ) -> None:
+        self._rng = rng
+        self._make_limit = limit_factory
         self._pools = {p.name: Pool(p, limit_factory(p.limit), rng) for p in pools}
         self._where: dict[str, Pool] = {}  # uid → pool, while it waits or holds a lease
         self._draining = False
@@ -41,6 +43,18 @@ class Admission:
     def pools(self) -> Iterator[Pool]:
         """All pools, in configuration order."""
         return iter(self._pools.values())
+
+    def reconfigure(self, pools: Sequence[PoolParams]) -> None:
+        """New parameters for new arrivals; a pool that is gone keeps what it holds."""
+        wanted = {p.name: p for p in pools}
+        for name, params in wanted.items():
+            if name in self._pools:
+                self._pools[name].reconfigure(params, self._make_limit)
+            else:
+                self._pools[name] = Pool(params, self._make_limit(params.limit), self._rng)
+        for name in [n for n in self._pools if n not in wanted]:
+            if not len(self._pools[name].leases) and not len(self._pools[name].room):
+                del self._pools[name]
 
     # -- requests -----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ Owner: `Admission`; one writer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from policy_server.core.events import (
     Admitted,
@@ -30,7 +30,7 @@ from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.limit.window import Window
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
-from policy_server.core.params import PoolParams
+from policy_server.core.params import LimitParams, PoolParams
 from policy_server.core.request import PRIORITIES, Priority, Request
 from policy_server.core.retry_after import Bookings
 from policy_server.core.room.classes import ClassRule
@@ -66,6 +66,20 @@ class Pool:
         self._window: Window | None = None
         self._sweep_at = float("-inf")
         self._paced = False
+
+    def reconfigure(self, params: PoolParams, make: Callable[[LimitParams], Limit]) -> None:
+        """New bounds, budgets and shares from now on; what was learned stays."""
+        if params.limit != self.params.limit:
+            if params.limit.algorithm == self.params.limit.algorithm:
+                self.limit.reconfigure(params.limit)
+            else:
+                self.limit = make(params.limit)
+        self.params = params
+        self.room.reconfigure(params.room)
+        self._rule = ClassRule(params.classes)
+        self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
+        self.bookings.reconfigure(params.retry_after)
+        self.sampler.reconfigure(params.observe_messages_per_s)
 
     # -- arrivals -----------------------------------------------------------------------------
 

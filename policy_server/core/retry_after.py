@@ -46,6 +46,10 @@ class Bookings:
         self._shed = RETURN_MEMORY * 0.1
         self._returned = FIRST_RETURN_SHARE * self._shed
 
+    def reconfigure(self, params: RetryAfterParams) -> None:
+        """New bounds."""
+        self._p = params
+
     def note_return(self) -> None:
         """A client that says it retries came back."""
         self._returned += 1.0

@@ -37,6 +37,10 @@ class ObserverSampler:
         self._stream_s = 0.0
         self._plain_rate = 0.0
 
+    def reconfigure(self, messages_per_s: float) -> None:
+        """A new budget."""
+        self._budget = messages_per_s
+
     def note_messages(self, count: int) -> None:
         """Observed streams sent `count` messages."""
         self._messages += count

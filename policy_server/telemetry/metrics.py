@@ -93,6 +93,10 @@ class Metrics:
         class_name = "" if priority is None else priority.name
         self._families.requests.labels(pool, class_name, outcome.value).inc()
 
+    def count_overloaded(self, pool: str, priority: Priority) -> None:
+        """Count the constant refusal of a lagging server; admission never saw the request."""
+        self._pool(pool).overloaded(priority)
+
     def observe_decision(self, seconds: float) -> None:
         """Time from the gate's message to its answer, of a request that did not wait."""
         self._decision.observe(seconds)
@@ -182,6 +186,10 @@ class _PoolSeries:
         self._retry_after[priority].observe(event.retry_after_s)
         if event.request.returning:
             (self._capped if event.capped else self._broken).inc()
+
+    def overloaded(self, priority: Priority) -> None:
+        self._shed[priority].inc()
+        self._reasons[priority][ShedReason.OVERLOADED].inc()
 
     def lease_ended(self, event: LeaseEnded) -> None:
         if event.ttft_s is not None:

@@ -29,6 +29,7 @@ LAYERS = (
         *("adapters", "jobs", "signals", "telemetry", "envoy_config", "backend", "load"),
         *("simulate", "top", "processes"),
     },
+    {"views"},
     {"app"},
     {"gateway", "demo"},
     {"cli", "__main__"},

@@ -52,6 +52,11 @@ class Aimd:
             return Reason.DELAY if s.latency_s > target else None
         return None
 
+    def reconfigure(self, params: LimitParams) -> None:
+        """New bounds and targets; what was learned stays."""
+        self._p = params
+        self._limit = min(max(self._limit, params.minimum), params.maximum)
+
     def state(self) -> dict[str, float]:
         """The limit."""
         return {"limit": self._limit}

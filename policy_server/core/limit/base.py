@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from policy_server.core.params import LimitParams
+
 
 class Reason(Enum):
     """Why a limit moved or stayed."""
@@ -79,6 +81,10 @@ class Limit(Protocol):
 
     def on_window(self, sample: WindowSample) -> Change:
         """Take one window, move the limit, say why."""
+        ...
+
+    def reconfigure(self, params: LimitParams) -> None:
+        """New bounds and targets; what was learned stays."""
         ...
 
     def state(self) -> dict[str, float]:

@@ -21,6 +21,10 @@ class Fixed:
         """Hold, whatever the window showed."""
         return Change(self._limit, Reason.HOLD)
 
+    def reconfigure(self, params: LimitParams) -> None:
+        """Another constant."""
+        self._limit = params.initial
+
     def state(self) -> dict[str, float]:
         """Nothing is learned."""
         return {}

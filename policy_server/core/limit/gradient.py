@@ -49,6 +49,11 @@ class Gradient:
         before, self._limit = self._limit, min(max(moved, self._p.minimum), self._p.maximum)
         return Change(self._limit, Reason.GROW if self._limit >= before else Reason.DELAY)
 
+    def reconfigure(self, params: LimitParams) -> None:
+        """New bounds and targets; what was learned stays."""
+        self._p = params
+        self._limit = min(max(self._limit, params.minimum), params.maximum)
+
     def state(self) -> dict[str, float]:
         """The limit and the long average."""
         return {"limit": self._limit, "long": self._long or 0.0}

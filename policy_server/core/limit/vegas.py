@@ -197,6 +197,11 @@ class Vegas:
 
     # -- restart ------------------------------------------------------------------------------
 
+    def reconfigure(self, params: LimitParams) -> None:
+        """New bounds and targets; what was learned stays."""
+        self._p = params
+        self._limit = min(max(self._limit, params.minimum), params.maximum)
+
     def state(self) -> dict[str, float]:
         """What a restart needs: the limit and what was last proven."""
         return {"limit": self._limit, "valid": self._valid or self._limit, "w_max": self._w_max}

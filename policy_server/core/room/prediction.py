@@ -1,7 +1,7 @@
 """How long a newcomer would wait, and whether that is worth waiting for.
 
     μ̂   = completions over 20 s (≥ 2 s of data), at least L / mean service
-    μ_c  = max(g_c·μ̂, μ̂ − Σ of the arrival rates of more important classes)
+    μ_c  = max(g_c·μ̂, μ̂ − Σ_{more important} λ̂ − Σ_{less important} min(g·μ̂, λ̂))
     Ŵ_c  = (ahead + 1) / μ_c
     refuse on arrival when Ŵ_c > φ_c · D, φ = .9, .9, .5 for P0, P1, P2
 
@@ -102,6 +102,10 @@ class Predictor:
         self._shares = shares
         self._arrivals = [DecayingRate() for _ in PRIORITIES]
 
+    def reconfigure(self, shares: Sequence[float]) -> None:
+        """New guaranteed shares."""
+        self._shares = shares
+
     def note_arrival(self, priority: Priority, now: float) -> None:
         """A request of this class came."""
         self._arrivals[priority].add(now)
@@ -111,8 +115,14 @@ class Predictor:
         total = self.drain.per_s(limit, now)
         if total is None:
             return None
-        above = sum(self._arrivals[p].at(now) for p in range(priority))
-        return max(self._shares[priority] * total, total - above)
+        taken = 0.0
+        for other in PRIORITIES:
+            arriving = self._arrivals[other].at(now)
+            if other < priority:
+                taken += arriving
+            elif other > priority:
+                taken += min(arriving, self._shares[other] * total)
+        return max(self._shares[priority] * total, total - taken)
 
     def wait_s(
         self, priority: Priority, waiting: Sequence[int], limit: float, now: float

@@ -12,7 +12,6 @@ from sortedcontainers import SortedDict, SortedList
 
 from policy_server.core.request import Request
 
-
 Order = tuple[float, int]
 
 

@@ -40,6 +40,10 @@ class Room:
         self.held = 0
         self.held_bytes = 0
 
+    def reconfigure(self, params: RoomParams) -> None:
+        """New bounds for newcomers."""
+        self._p = params
+
     def __len__(self) -> int:
         return len(self._tickets)
 

@@ -1,0 +1,265 @@
+"""The composition root: builds the policy server from a configuration and runs it.
+
+    journal ← driver → admission (core)        one writer, one loop
+    gate, access log, observer → driver        adapters on the gRPC port
+    driver's events → metrics, logs, views     telemetry
+    metrics, views → /metrics, /statusz        the HTTP port
+
+Stopping: as `gateway`, admit nothing new, answer the holds 503 `draining`, let what is in flight
+finish; as `serve`, hand the holds back so that Envoy sends them to the next server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import random
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Literal
+
+from aiohttp import web
+
+from policy_server import __version__
+from policy_server.adapters.access_log import AccessLog
+from policy_server.adapters.admin_token import AdminToken
+from policy_server.adapters.ext_proc import ExtProc, Hooks
+from policy_server.adapters.grpc_server import GrpcServer, ServerTls, build_grpc_server
+from policy_server.adapters.http_api import HttpDeps, build_http_app
+from policy_server.adapters.observer import AnswerObserver
+from policy_server.adapters.rules import rules_of
+from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
+from policy_server.core.admission import Admission
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Priority
+from policy_server.driver import Driver
+from policy_server.journal.memory import MemoryJournal
+from policy_server.journal.restore import revive
+from policy_server.signals.observer import parser_for
+from policy_server.signals.orca import read_report
+from policy_server.telemetry.decision_log import DecisionLog
+from policy_server.telemetry.lag import LagProbe
+from policy_server.telemetry.logs import configure_logging, get_logger
+from policy_server.telemetry.metrics import Metrics
+from policy_server.telemetry.status import status_document
+from policy_server.telemetry.views import ServerView
+from policy_server.views import Views
+
+Mode = Literal["gateway", "serve"]
+
+DRAIN_S = 30.0  # the longest that answers in flight are waited for
+STOP_GRACE_S = 2.0
+TICK_S = 1.0
+
+
+class PolicyServer:
+    """Everything that runs in one policy-server process. Build it on its event loop."""
+
+    def __init__(self, config: Config, mode: Mode) -> None:
+        loop = asyncio.get_running_loop()
+        self._config = config
+        self._mode = mode
+        self._started = time.monotonic()
+        self._not_ready: str | None = "starting"
+        self._reload_error: str | None = None
+        self._log_writer = configure_logging()
+        self._log = get_logger()
+        self.admission = Admission(to_pool_params(config), random.Random())
+        self.driver = Driver(self.admission, MemoryJournal(), time.monotonic, loop)
+        self._views = Views(self.admission)
+        self.metrics = Metrics(
+            __version__,
+            [p.name for p in config.pools],
+            lambda: self._views.pools(time.monotonic()),
+        )
+        self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
+        self._probe = LagProbe(loop, self.metrics.observe_loop_lag, self.driver.set_lagging)
+        self.gate, self.grpc = self._build_grpc()
+        self._token = _admin_token(config)
+        for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
+            self.driver.listen(listener)
+        self.driver.on_count = self._count
+
+    def _build_grpc(self) -> tuple[ExtProc, GrpcServer]:
+        hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
+        observer = AnswerObserver(self.driver, parser_for)
+        gate = ExtProc(self.driver, rules_of(self._config), observer, hooks=hooks)
+        tls = self._config.server.tls
+        grpc = build_grpc_server(
+            self._config.server.grpc,
+            gate,
+            AccessLog(self.driver, read_report),
+            ServerTls(tls.cert, tls.key, tls.client_ca) if tls is not None else None,
+        )
+        return gate, grpc
+
+    def _count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
+        if outcome is Outcome.PASSED:
+            self.metrics.count(outcome)
+        elif outcome is Outcome.SHED:
+            self.metrics.count_overloaded(pool, priority)
+        else:
+            self.metrics.count(outcome, pool, priority)
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Serve inside the block; on leaving it, whatever still runs is stopped."""
+        driver = self.driver
+        alive, _ = revive(driver.journal.load(), time.monotonic(), time.time())
+        driver.start(alive, time.monotonic())
+        tasks = [
+            asyncio.create_task(self.gate.hand_back_holds()),
+            asyncio.create_task(self._tick()),
+        ]
+        runner = await self._start_http()
+        await self.grpc.start()
+        self._probe.start()
+        self._not_ready = None
+        self._log.info(
+            "started",
+            version=__version__,
+            grpc=self._config.server.grpc,
+            http=self._config.server.http,
+            pools=[p.name for p in self._config.pools],
+        )
+        try:
+            yield
+        finally:
+            self._not_ready = "stopping"
+            self._probe.stop()
+            await self.grpc.stop(STOP_GRACE_S)
+            await runner.cleanup()
+            for task in tasks:
+                task.cancel()
+            await driver.stop()
+            self._log.info("stopped")
+            self._log_writer.close()
+
+    async def _start_http(self) -> web.AppRunner:
+        deps = HttpDeps(
+            self.metrics.render,
+            lambda: status_document(self._server_view(), self.metrics.totals()),
+            lambda: self._not_ready,
+            self._token,
+        )
+        runner = web.AppRunner(build_http_app(deps), access_log=None)
+        await runner.setup()
+        host, port = split_host_port(self._config.server.http)
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise ConfigError(
+                f"server.http: cannot listen on {self._config.server.http}: {error.strerror}; "
+                "choose another address or stop who holds it"
+            ) from None
+        return runner
+
+    async def drain(self) -> None:
+        """What SIGTERM asks for, up to the moment at which the process may end."""
+        self._not_ready = "draining"
+        await self.grpc.stop_accepting()
+        if self._mode == "serve":
+            self.driver.hand_back()
+            while self.gate.holding:  # noqa: ASYNC110 (once, at shutdown)
+                await asyncio.sleep(0.01)
+            return
+        await self.driver.shed_all()
+        if not await self.driver.idle(DRAIN_S):
+            self._log.warning("stopped with answers in flight", count=self.admission.inflight())
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """SIGHUP: new rules and budgets for new arrivals; a mistake changes nothing."""
+        try:
+            config = read()
+            _refuse_fixed_changes(self._config, config)
+        except ConfigError as error:
+            self._reload_error = f"the last reload was refused: {error}"
+            self._log.error("reload refused", error=str(error))
+            return
+        self._reload_error = None
+        self.admission.reconfigure(to_pool_params(config))
+        self.gate.use(rules_of(config))
+        self._config = config
+        self._log.info("reloaded", pools=[p.name for p in config.pools])
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self._decisions.tick(time.monotonic())
+
+    def _server_view(self) -> ServerView:
+        now = time.monotonic()
+        stats = self.driver.journal.stats()
+        return ServerView(
+            version=__version__,
+            uptime_s=now - self._started,
+            config_digest=_digest(self._config),
+            not_ready=self._not_ready,
+            loop_lag_s=self._probe.current_s,
+            lagging=self._probe.lagging,
+            pools=list(self._views.pools(now)),
+            nodes=self._views.nodes(now),
+            journal={"kind": stats.kind, "healthy": stats.healthy, "waiting": stats.waiting},
+            warnings=[self._reload_error] if self._reload_error else [],
+        )
+
+
+async def run_server(
+    config: Config,
+    mode: Mode,
+    data_dir: Path,
+    ready: Callable[[], None],
+    reload: Callable[[], Config] | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT. Calls `ready` once traffic may come.
+
+    `data_dir` is for what outlives the process (journal, keys). Raises ConfigError when a port is
+    taken or a file it names can't be used.
+    """
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        server = PolicyServer(config, mode)
+    except OSError as error:
+        raise ConfigError(f"server.grpc: {error}") from None
+    if reload is not None:
+        loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
+    async with server.running():
+        ready()
+        await stop.wait()
+        await server.drain()
+
+
+def _refuse_fixed_changes(old: Config, new: Config) -> None:
+    """What needs a restart or another Envoy configuration can't be reloaded."""
+    for key in ("server", "journal", "govern"):
+        if getattr(old, key) != getattr(new, key):
+            raise ConfigError(
+                f"{key}: can't change while running; restart, and regenerate the Envoy side"
+            )
+    if new.longest_hold_s > old.longest_hold_s:
+        raise ConfigError(
+            f"classes: Envoy's timeouts fit holds of {old.longest_hold_s:g} s, the new budgets "
+            f"allow {new.longest_hold_s:g} s; regenerate the Envoy side and restart"
+        )
+
+
+def _admin_token(config: Config) -> AdminToken | None:
+    path = config.server.admin_token_file
+    if path is None:
+        return None
+    token = AdminToken(path)
+    token.load()
+    return token
+
+
+def _digest(config: Config) -> str:
+    return hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:12]

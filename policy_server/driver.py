@@ -1,0 +1,259 @@
+"""The driver: one asyncio writer around the pure admission core.
+
+Everything that touches admission runs on one event loop, synchronously, so there are no locks.
+The driver owns the clock, one timer, the holds (uid → future of a waiting stream) and the feed of
+events to whoever listens. Answers to waiting requests leave in the batches that the core paces.
+
+A hold belongs to one stream. When Envoy sends a request again (same uid), the newer stream takes
+the place over and the older one learns that it was superseded; its leaving then means nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from policy_server.core.admission import Admission
+from policy_server.core.events import Admitted, Cancelled, Event, Shed, Waiting
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Priority, Request
+from policy_server.core.samples import Completion, LoadReport, Usage
+from policy_server.journal.port import Journal, Place, RequestContext
+
+SAVE_LEARNED_S = 10.0
+DRAIN_PAUSE_S = 0.005
+NEVER_SENT = Completion(status=0, client_gone=True, reached_upstream=False)
+
+Decision = Admitted | Shed
+Listener = Callable[[Event, float], None]
+
+
+class SupersededError(Exception):
+    """A newer stream of the same request has taken over its place."""
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """One waiting stream. `future` resolves to the decision, or raises `SupersededError`."""
+
+    uid: str
+    future: asyncio.Future[Decision]
+
+
+class Driver:
+    """The only writer of `admission`. All methods must be called on its event loop."""
+
+    def __init__(
+        self,
+        admission: Admission,
+        journal: Journal,
+        clock: Callable[[], float],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.admission = admission
+        self.journal = journal
+        self.clock = clock
+        self._loop = loop
+        self._holds: dict[str, Hold] = {}
+        self.request_ids: dict[str, str] = {}
+        """uid → x-request-id of what is decided or held now; the gate keeps it, logs read it."""
+        self.on_count: Callable[[str, Priority, Outcome], None] = lambda *_: None
+        self._listeners: list[Listener] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = float("inf")
+        self._saver: asyncio.TimerHandle | None = None
+        self._lagging = False
+        self.closing = asyncio.Event()
+
+    def listen(self, listener: Listener) -> None:
+        """Call `listener(event, now)` for every event, in order."""
+        self._listeners.append(listener)
+
+    def count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
+        """An outcome that admission never sees: passed, invalid, or the constant refusal."""
+        self.on_count(pool, priority, outcome)
+
+    # -- the gate's side ------------------------------------------------------------------------
+
+    def submit(self, request: Request) -> Decision | Hold:
+        """Decide at once, or hand out a hold. Never waits."""
+        now = self.clock()
+        decision: Decision | None = None
+        for event in self._emit(self.admission.submit(request, now), now):
+            if isinstance(event, (Admitted, Shed)) and event.request.uid == request.uid:
+                decision = event
+        if decision is not None:
+            return decision
+        return self._hold(request.uid)
+
+    def _hold(self, uid: str) -> Hold:
+        older = self._holds.pop(uid, None)
+        if older is not None and not older.future.done():
+            older.future.set_exception(SupersededError(uid))
+        hold = Hold(uid, self._loop.create_future())
+        self._holds[uid] = hold
+        return hold
+
+    def leave(self, hold: Hold) -> None:
+        """The client of this stream is gone. Idempotent; nothing when it was superseded.
+
+        When the decision was made but can't be delivered any more, an admission is given back.
+        """
+        if self._holds.get(hold.uid) is hold:
+            del self._holds[hold.uid]
+            now = self.clock()
+            self._emit(self.admission.cancel(hold.uid, now), now)
+            return
+        future = hold.future
+        if future.done() and not future.cancelled() and future.exception() is None:
+            decision = future.result()
+            if isinstance(decision, Admitted):
+                self.never_sent(hold.uid)
+
+    def never_sent(self, uid: str) -> None:
+        """The stream was gone before it could carry the admission: give the lease back."""
+        self.complete(uid, NEVER_SENT)
+
+    def lagging(self) -> bool:
+        """Whether this process is too slow to decide on the lower classes."""
+        return self._lagging
+
+    def set_lagging(self, lagging: bool) -> None:
+        """Told by the loop-lag probe."""
+        self._lagging = lagging
+        if lagging:
+            self.admission.discard_window()
+
+    # -- the signals' side ----------------------------------------------------------------------
+
+    def complete(self, uid: str, completion: Completion) -> None:
+        """An answer ended, or a request left unanswered."""
+        now = self.clock()
+        self._emit(self.admission.complete(uid, completion, now), now)
+
+    def heartbeat(self, uid: str, node: str) -> None:
+        """A request is still under way."""
+        self.admission.heartbeat(uid, node, self.clock())
+
+    def node_alive(self, node: str) -> None:
+        """An Envoy's access log says something."""
+        self.admission.node_alive(node, self.clock())
+
+    def first_token(self, uid: str) -> None:
+        """The first token of an observed answer, now."""
+        self.admission.first_token(uid, self.clock())
+
+    def tokens(self, uid: str, count: int) -> None:
+        """`count` more tokens of an observed answer, now."""
+        self.admission.tokens(uid, count, self.clock())
+
+    def usage(self, uid: str, usage: Usage) -> None:
+        """Token counts that an answer carries."""
+        self.admission.usage(uid, usage)
+
+    def load_report(self, pool: str, source: str, report: LoadReport) -> None:
+        """An engine of `pool` says how it is."""
+        self.admission.load_report(pool, source, report, self.clock())
+
+    def load_report_for(self, uid: str, source: str, report: LoadReport) -> None:
+        """The engine that answers `uid` says how it is."""
+        pool = self.admission.pool_of(uid)
+        if pool is not None:
+            self.load_report(pool, source, report)
+
+    # -- events and time ------------------------------------------------------------------------
+
+    def _emit(self, events: list[Event], now: float) -> list[Event]:
+        """Journal, listeners, holds; then the timer for what comes next."""
+        for event in events:
+            self._journal(event)
+            for listener in self._listeners:
+                listener(event, now)
+            if isinstance(event, (Admitted, Shed)):
+                self._resolve(event)
+        self._arm(now)
+        return events
+
+    def _resolve(self, decision: Decision) -> None:
+        """Tell the stream that waits; when it is dying already, give an admission back."""
+        uid = decision.request.uid
+        hold = self._holds.pop(uid, None)
+        if hold is None:
+            return
+        if not hold.future.done():
+            hold.future.set_result(decision)
+        elif isinstance(decision, Admitted):
+            self._loop.call_soon(self.never_sent, uid)
+
+    def _journal(self, event: Event) -> None:
+        if isinstance(event, Waiting):
+            uid = event.request.uid
+            self.journal.append_waiting(
+                event.request, RequestContext(self.request_ids.get(uid, ""))
+            )
+        elif isinstance(event, Admitted) and event.queued and not event.resent:
+            self.journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
+        elif isinstance(event, Shed) and event.evicted:
+            self.journal.remove(event.request.uid, Outcome.SHED)
+        elif isinstance(event, Cancelled):
+            self.journal.remove(event.request.uid, Outcome.CANCELLED)
+
+    def _arm(self, now: float) -> None:
+        """Keep the one timer at the core's next moment."""
+        due = self.admission.next_timer()
+        if due is None:
+            return
+        if self._timer is not None:
+            if self._timer_at <= due:
+                return  # fires early, finds nothing due, re-arms: cheaper than moving it each time
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_later(max(0.0, due - now), self._fire)
+
+    def _fire(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        now = self.clock()
+        self._emit(self.admission.handle_timer(now), now)
+
+    # -- start and stop -------------------------------------------------------------------------
+
+    def start(self, places: list[Place], now: float) -> None:
+        """Take back what the journal kept, then begin to save what is learned."""
+        self._emit(self.admission.restore([p.request for p in places], now), now)
+        self.admission.restore_learned(self.journal.load_learned(), now)
+        self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
+
+    def _save(self) -> None:
+        self.journal.save_learned(self.admission.learned(self.clock()))
+        self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
+
+    async def shed_all(self) -> None:
+        """Gateway shutdown: admit nothing new, answer every hold 503 `draining`, in batches."""
+        while True:
+            now = self.clock()
+            self._emit(self.admission.drain(now), now)
+            if self.admission.waiting() == 0:
+                return
+            await asyncio.sleep(DRAIN_PAUSE_S)
+
+    def hand_back(self) -> None:
+        """`serve` shutdown: streams abort UNAVAILABLE and Envoy sends them to the next server."""
+        self.closing.set()
+
+    async def idle(self, timeout_s: float) -> bool:
+        """Wait until nothing is in flight, at most `timeout_s`; whether that was reached."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.admission.inflight():  # noqa: ASYNC110 (once, at shutdown)
+                    await asyncio.sleep(DRAIN_PAUSE_S * 10)
+        return self.admission.inflight() == 0
+
+    async def stop(self) -> None:
+        """Save what was learned and let go of timers and the journal."""
+        for timer in (self._timer, self._saver):
+            if timer is not None:
+                timer.cancel()
+        self.journal.save_learned(self.admission.learned(self.clock()))
+        await self.journal.close()

@@ -1,0 +1,82 @@
+"""The running core as plain values, for metrics, `/statusz` and people."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator
+from itertools import islice
+
+from policy_server.core.admission import Admission
+from policy_server.core.events import Event, LimitChanged
+from policy_server.core.limit.base import Change, Reason
+from policy_server.core.pool import Pool
+from policy_server.core.request import PRIORITIES
+from policy_server.telemetry.views import ChangeView, NodeView, PoolView
+
+CHANGES_KEPT = 20
+TENANTS_SHOWN = 20
+TENANTS_LOOKED_AT = 10_000  # waiting requests counted by tenant: a bound on a scrape's cost
+
+
+class Views:
+    """Remembers the last moves of each limit and describes the pools on request."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+        self._changes: dict[str, deque[tuple[float, float, Change]]] = {}
+
+    def on_event(self, event: Event, now: float) -> None:
+        """Keep the moves of the limits; everything else is read at the moment of asking."""
+        if isinstance(event, LimitChanged) and event.change.reason is not Reason.HOLD:
+            kept = self._changes.setdefault(event.pool, deque(maxlen=CHANGES_KEPT))
+            kept.appendleft((now, event.previous, event.change))
+
+    def pools(self, now: float) -> Iterator[PoolView]:
+        """One view per pool."""
+        return (self._pool(pool, now) for pool in self._admission.pools())
+
+    def nodes(self, now: float) -> list[NodeView]:
+        """The Envoys that were heard of, by their logs or by their leases."""
+        heard: dict[str, float] = {}
+        leases: Counter[str] = Counter()
+        for pool in self._admission.pools():
+            heard.update(pool.leases.nodes())
+            leases.update(lease.request.node for lease in pool.leases)
+        return [
+            NodeView(node, leases[node], now - heard[node] if node in heard else None)
+            for node in sorted(heard.keys() | leases.keys())
+        ]
+
+    def _pool(self, pool: Pool, now: float) -> PoolView:
+        limit, sample = pool.params.limit, pool.last_sample
+        live = pool.leases.streamed
+        return PoolView(
+            name=pool.params.name,
+            limit=pool.limit.current,
+            inflight_seats=pool.leases.seats,
+            inflight_requests=len(pool.leases),
+            waiting=dict(zip(PRIORITIES, pool.room.counts(), strict=True)),
+            waiting_by_tenant=_top_tenants(pool),
+            predicted_wait_s=dict(zip(PRIORITIES, pool.predicted_waits(now), strict=True)),
+            limit_min=limit.minimum,
+            limit_max=limit.maximum if limit.algorithm != "fixed" else None,
+            drain_rate=pool.predictor.drain.per_s(pool.limit.current, now),
+            engine_queue=sample.engine_queue,
+            delay_s=sample.delay_s,
+            tpot_s=sample.tpot_s,
+            tpot_unloaded_s=sample.tpot_unloaded_s,
+            leases=len(pool.leases),
+            oldest_lease_age_s=max((now - x.granted for x in pool.leases), default=None),
+            observed_streams=len(pool.leases.observed),
+            observe_p=pool.sampler.probability(True, live),
+            changes=[
+                ChangeView(previous, change.limit, change.reason, now - at)
+                for at, previous, change in self._changes.get(pool.params.name, ())
+            ],
+            last_window=sample if sample.duration_s else None,
+        )
+
+
+def _top_tenants(pool: Pool) -> dict[str, int]:
+    counts = Counter(r.tenant for r in islice(pool.room, TENANTS_LOOKED_AT))
+    return {tenant or "(anonymous)": n for tenant, n in counts.most_common(TENANTS_SHOWN)}
