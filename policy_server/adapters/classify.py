@@ -96,7 +96,7 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
         pool = _pool(facts, path, rules.pools)
     if pool is None:
         return Classified(None, "", priority, dialect, upgrade)
-    request = _request(facts, rules, now, (pool, priority, tenant, path))
+    request = _request(facts, rules, now, (pool, priority, tenant, path, upgrade))
     return Classified(
         request=request,
         pool=pool,
@@ -109,9 +109,9 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
 
 
 def _request(
-    facts: Facts, rules: ClassifyRules, now: Now, who: tuple[str, Priority, str, str]
+    facts: Facts, rules: ClassifyRules, now: Now, who: tuple[str, Priority, str, str, bool]
 ) -> Request:
-    pool, priority, tenant, path = who
+    pool, priority, tenant, path, upgrade = who
     headers, body = facts.headers, facts.body
     body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
     budget_s = _budget_s(headers.get("prefer", ""), rules.budgets_s[priority])
@@ -127,7 +127,7 @@ def _request(
         max_tokens=_count(body.max_tokens),
         model=body.model[:PATH_KEPT],
         path=path[:PATH_KEPT],
-        streamed=body.stream,
+        streamed=body.stream and not upgrade,  # a tunnel is no stream of tokens
         returning=_whole(headers.get("x-stainless-retry-count", "")) > 0,
         node=facts.node,
         arrived_wall=now.wall,

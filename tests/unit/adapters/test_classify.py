@@ -141,6 +141,7 @@ def test_an_upgrade_takes_a_seat_and_is_marked() -> None:
     assert classified({"upgrade": "websocket"}).upgrade
     assert classified({":method": "CONNECT", ":path": ""}).upgrade
     assert not classified().upgrade
+    assert not request({"upgrade": "websocket"}, body=BodyFacts(stream=True)).streamed
 
 
 def test_the_first_pool_that_matches_takes_it() -> None:
