@@ -1,0 +1,1 @@
+"""What the engines' answers tell, as pure functions: bytes and headers in, core samples out."""
