@@ -1,0 +1,101 @@
+"""What the adapters need from the rest: the gate behind them and the parsers of `signals`.
+
+`app` passes the driver as the `Gate` and functions of `signals` as the parsers, so that neither
+side imports the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from policy_server.core.events import Admitted, Shed
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Priority, Request
+from policy_server.core.samples import Completion, LoadReport, Usage
+from policy_server.driver import Hold
+
+
+class Gate(Protocol):
+    """The single writer around admission. No method blocks or awaits."""
+
+    @property
+    def closing(self) -> asyncio.Event:
+        """Set when the holds are handed back to Envoy, which re-sends them to the next process."""
+        ...
+
+    def submit(self, request: Request) -> Admitted | Shed | Hold:
+        """Decide now, or hand out a hold.
+
+        The hold's future is resolved with the decision, or raises when a newer stream took the
+        uid over. It is cancelled from this side when the client is gone.
+        """
+        ...
+
+    def leave(self, hold: Hold) -> None:
+        """The client left while it waited. Idempotent; ignored once a newer stream has the uid."""
+        ...
+
+    def never_sent(self, uid: str) -> None:
+        """The admission could not be told: give the lease back."""
+        ...
+
+    def lagging(self) -> bool:
+        """Whether the event loop lags so far that the lower classes get the cheap answer."""
+        ...
+
+    def complete(self, uid: str, completion: Completion) -> None:
+        """The answer ended. Unknown uids (shed, passed, already ended) are ignored."""
+        ...
+
+    def heartbeat(self, uid: str, node: str) -> None:
+        """The request is still in flight at this Envoy."""
+        ...
+
+    def node_alive(self, node: str) -> None:
+        """This Envoy talks."""
+        ...
+
+    def first_token(self, uid: str) -> None:
+        """The first content of an observed answer passed just now."""
+        ...
+
+    def tokens(self, uid: str, count: int) -> None:
+        """`count` more tokens of an observed answer passed just now."""
+        ...
+
+    def usage(self, uid: str, usage: Usage) -> None:
+        """The token counts that the answer itself carries."""
+        ...
+
+    def load_report_for(self, uid: str, source: str, report: LoadReport) -> None:
+        """What the engine at address `source` said of itself in the answer to `uid`."""
+        ...
+
+    def count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
+        """A request that admission never saw."""
+        ...
+
+
+class AnswerParser(Protocol):
+    """Reads one observed answer, chunk by chunk."""
+
+    def feed(self, chunk: bytes) -> int:
+        """Tokens (content events) that this chunk completes."""
+        ...
+
+    def finish(self) -> int:
+        """Tokens in what is left when the body ends."""
+        ...
+
+    def usage(self) -> Usage | None:
+        """The token counts that the answer carried so far."""
+        ...
+
+
+ParserFactory = Callable[[str], AnswerParser | None]
+"""content-type → a parser, None when there is nothing to learn from such a body."""
+
+ReportReader = Callable[[Mapping[str, str]], LoadReport | None]
+"""Response headers → the load report in them."""

@@ -1,0 +1,51 @@
+"""The protobuf messages in use, imported in one place.
+
+Their modules build the classes at import time and ship no type hints, so they are untyped here
+and nowhere else: the functions around them say what goes in and what comes out.
+"""
+
+from __future__ import annotations
+
+from envoy.config.core.v3.base_pb2 import HeaderValueOption  # type: ignore[attr-defined]
+from envoy.data.accesslog.v3.accesslog_pb2 import (  # type: ignore[attr-defined]
+    AccessLogCommon,
+    DownstreamEnd,
+    DownstreamPeriodic,
+    HTTPAccessLogEntry,
+    NotSet,
+)
+from envoy.service.accesslog.v3.als_pb2 import (  # type: ignore[attr-defined]
+    StreamAccessLogsMessage,
+    StreamAccessLogsResponse,
+)
+from envoy.service.ext_proc.v3.external_processor_pb2 import (  # type: ignore[attr-defined]
+    HttpHeaders,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.struct_pb2 import Struct, Value
+
+__all__ = [
+    "AccessLogCommon",
+    "DecodeError",
+    "DownstreamEnd",
+    "DownstreamPeriodic",
+    "HTTPAccessLogEntry",
+    "HeaderValueOption",
+    "HttpHeaders",
+    "Message",
+    "NotSet",
+    "ProcessingRequest",
+    "ProcessingResponse",
+    "StreamAccessLogsMessage",
+    "StreamAccessLogsResponse",
+    "Struct",
+    "Value",
+    "wire",
+]
+
+
+def wire(message: Message) -> bytes:
+    """The serialized message."""
+    return message.SerializeToString()

@@ -1,0 +1,144 @@
+"""Messages to facts, decisions to messages."""
+
+from __future__ import annotations
+
+import pytest
+from envoy.service.ext_proc.v3.external_processor_pb2 import (
+    CommonResponse,
+    ProcessingRequest,
+    ProcessingResponse,
+)
+
+from policy_server.adapters.answers import Dialect, shed_answer
+from policy_server.adapters.ext_proc_messages import (
+    Go,
+    GoAnswers,
+    empty_answer,
+    facts_of,
+    parse,
+    passed,
+    refusal,
+)
+from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
+from policy_server.core.request import Priority, Request
+from tests.support.ext_proc_messages import request_headers
+from tests.support.fake_gate import shed
+
+
+def read(raw: bytes) -> ProcessingResponse:
+    return ProcessingResponse.FromString(raw)
+
+
+def headers_set(common: CommonResponse) -> dict[str, bytes]:
+    return {h.header.key: h.header.raw_value for h in common.header_mutation.set_headers}
+
+
+def test_only_wanted_headers_are_read_and_duplicates_are_joined() -> None:
+    message = request_headers(headers={"x-other": "1", "prefer": "respond-async"})
+    message.request_headers.headers.headers.add(key="prefer", raw_value=b"wait=3")
+    headers = facts_of(message, ClassifyRules(), "").headers
+    assert headers["prefer"] == "respond-async, wait=3"
+    assert "x-other" not in headers
+
+
+def test_values_come_in_either_field_and_as_any_bytes() -> None:
+    message = ProcessingRequest()
+    add = message.request_headers.headers.headers.add
+    add(key=":path", value="/v1/x")
+    add(key="x-request-priority", raw_value=b"\xff\xfe\x00")
+    add(key="x-tenant-id", raw_value=b"t" * 65536)
+    headers = facts_of(message, ClassifyRules(), "").headers
+    assert headers[":path"] == "/v1/x"
+    assert headers["x-request-priority"].startswith("\ufffd")
+    assert len(headers["x-tenant-id"]) == 65536
+
+
+def test_body_fields_come_from_envoys_metadata() -> None:
+    body = {"model": "llama", "stream": True, "max_tokens": 64}
+    facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), "n1")
+    assert (facts.body.model, facts.body.stream, facts.body.max_tokens) == ("llama", True, 64)
+    assert facts.node == "n1"
+
+
+def test_body_fields_of_the_wrong_type_are_not_there() -> None:
+    body = {"model": ["x"], "stream": "yes", "max_tokens": {"a": 1}, "max_completion_tokens": 8}
+    facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), "")
+    assert (facts.body.model, facts.body.stream, facts.body.max_tokens) == ("", False, 0)
+    facts = facts_of(
+        request_headers(metadata={"policy.request": {"max_completion_tokens": 8}}),
+        ClassifyRules(),
+        "",
+    )
+    assert facts.body.max_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("claims", "tenant"),
+    [({"sub": "acme"}, "acme"), ({"sub": 42}, "42"), ({"sub": {"a": 1}}, ""), ("x", ""), ({}, "")],
+)
+def test_a_tenant_deep_in_the_metadata(claims: object, tenant: str) -> None:
+    rules = ClassifyRules(tenant=TenantSource(metadata=("jwt", "claims", "sub")))
+    message = request_headers(metadata={"jwt": {"claims": claims}})
+    assert facts_of(message, rules, "").tenant == tenant
+    assert facts_of(request_headers(), rules, "").tenant == ""
+
+
+def test_route_and_cluster_are_read_when_a_pool_asks() -> None:
+    message = request_headers()
+    attributes = message.attributes["envoy.filters.http.ext_proc"]
+    attributes.update({"xds.route_name": "r1", "xds.cluster_name": "c1"})
+    rules = ClassifyRules(pools=(PoolRule("p", route="r1"),))
+    facts = facts_of(message, rules, "")
+    assert (facts.route, facts.cluster) == ("r1", "c1")
+    assert facts_of(request_headers(), rules, "").route == ""
+    assert facts_of(message, ClassifyRules(), "").route == ""
+
+
+def test_an_admission_sets_headers_and_metadata() -> None:
+    answers = GoAnswers(frozenset({"llm"}))
+    told = read(answers.of(Go("llm", Priority.P0, observe=True, wait_ms=12)))
+    common = told.request_headers.response
+    assert headers_set(common) == {
+        "x-policy-observe": b"1",
+        "endpoint-load-metrics-format": b"JSON",
+    }
+    assert all(h.append_action == 2 for h in common.header_mutation.set_headers)
+    assert told.dynamic_metadata["policy"] == {"queue_wait_ms": 12, "class": "P0", "pool": "llm"}
+    other = read(answers.of(Go("web", Priority.P1, observe=False)))
+    assert headers_set(other.request_headers.response) == {"x-policy-observe": b"0"}
+    assert other.dynamic_metadata["policy"]["queue_wait_ms"] == 0
+
+
+def test_common_admissions_are_built_once() -> None:
+    answers = GoAnswers(frozenset())
+    go = Go("p", Priority.P1, observe=False)
+    assert answers.of(go) is answers.of(go)
+    assert answers.of(go) != answers.of(Go("p", Priority.P1, observe=True))
+
+
+def test_what_is_not_governed_goes_on_unobserved() -> None:
+    told = read(passed())
+    assert headers_set(told.request_headers.response) == {"x-policy-observe": b"0"}
+    assert not told.HasField("dynamic_metadata")
+
+
+def test_a_refusal_is_an_immediate_response() -> None:
+    answer = shed_answer(shed(Request("u", "p", Priority.P1, 0, 1)), Dialect.GRPC)
+    told = read(refusal(answer)).immediate_response
+    assert told.status.code == 429
+    assert told.grpc_status.status == 8
+    assert told.details == "policy_room_full"
+    values = {h.header.key: h.header.raw_value for h in told.headers.set_headers}
+    assert values["retry-after"] == b"3"
+    assert all(not h.header.value for h in told.headers.set_headers)
+
+
+@pytest.mark.parametrize("field", ProcessingRequest.DESCRIPTOR.oneofs_by_name["request"].fields)
+def test_every_kind_has_a_neutral_answer(field: object) -> None:
+    kind = field.name  # type: ignore[attr-defined]
+    assert read(empty_answer(kind)).WhichOneof("response") == kind
+
+
+def test_bytes_that_are_no_message() -> None:
+    assert parse(b"\xff\xff\xff") is None
+    assert parse(b"") is not None
