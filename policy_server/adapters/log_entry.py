@@ -1,0 +1,138 @@
+"""One entry of Envoy's access log → how the answer ended.
+
+The cases, in the order in which they are decided:
+
+    the client hung up            its flags, or code 0 with no upstream failure: `client_gone`;
+                                  `reached_upstream` tells a cancelled answer from one never sent
+    the upstream answered         its status, whatever it is
+    the upstream failed           no connection, reset, time-out, overflow of the cluster's own
+                                  bounds: Envoy answers 503 or 504, or cuts an answer that began
+                                  as 200. No client's doing, so it counts as an upstream error
+                                  (`FAILED`) that reached it, although no byte may have
+    Envoy answered by itself      413, 408, no route, another filter's denial: `reached_upstream`
+                                  is False, the slot was never used
+    idle time-out in mid-answer   no one can tell whose fault: like a client that left, no sample
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from policy_server.adapters.protos import (
+    AccessLogCommon,
+    DownstreamEnd,
+    DownstreamPeriodic,
+    HTTPAccessLogEntry,
+    NotSet,
+)
+from policy_server.core.samples import Completion
+
+FAILED = 503
+UID_KEY = "x-policy-uid"
+_CLIENT_FLAGS = (
+    "downstream_connection_termination",
+    "downstream_remote_reset",
+    "downstream_protocol_error",
+)
+_UPSTREAM_FLAGS = (
+    "no_healthy_upstream",
+    "upstream_request_timeout",
+    "upstream_remote_reset",
+    "upstream_connection_failure",
+    "upstream_connection_termination",
+    "upstream_overflow",
+    "upstream_retry_limit_exceeded",
+    "upstream_max_stream_duration_reached",
+    "upstream_protocol_error",
+    "dns_resolution_failure",
+)
+_IDLE_FLAGS = ("stream_idle_timeout", "duration_timeout")
+
+
+class EntryKind(Enum):
+    """What an entry is about."""
+
+    END = "end"
+    HEARTBEAT = "heartbeat"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """What the policy server needs of an entry. `upstream` is the engine's address."""
+
+    uid: str
+    kind: EntryKind
+    completion: Completion
+    upstream: str
+    headers: Mapping[str, str]
+
+
+def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
+    """The facts in one entry."""
+    common = entry.common_properties
+    return LogEntry(
+        uid=entry.request.request_headers.get(UID_KEY, ""),
+        kind=_kind(common),
+        completion=completion_of(entry),
+        upstream=_upstream(common),
+        headers={**entry.response.response_headers, **entry.response.response_trailers},
+    )
+
+
+def completion_of(entry: HTTPAccessLogEntry) -> Completion:
+    """How the answer ended; see the table above."""
+    common, response = entry.common_properties, entry.response
+    flags = common.response_flags
+    status = response.response_code.value
+    sent = common.HasField("time_to_first_upstream_tx_byte")
+    reached = sent or response.response_code_details == "via_upstream"
+    first_byte_s, last_byte_s = _times(common)
+    upstream_failed = any(getattr(flags, name) for name in _UPSTREAM_FLAGS)
+    client_gone = any(getattr(flags, name) for name in _CLIENT_FLAGS)
+    if not client_gone and not upstream_failed:
+        stalled = any(getattr(flags, name) for name in _IDLE_FLAGS) and status < 400
+        client_gone = stalled or not status
+    if upstream_failed and not client_gone:
+        reached, status = True, status if status >= 500 else FAILED
+    return Completion(
+        status=status if reached else 0,
+        client_gone=client_gone,
+        reached_upstream=reached,
+        first_byte_s=first_byte_s,
+        last_byte_s=last_byte_s,
+    )
+
+
+def _kind(common: AccessLogCommon) -> EntryKind:
+    if common.access_log_type == DownstreamPeriodic:
+        return EntryKind.HEARTBEAT
+    if common.access_log_type == DownstreamEnd:
+        return EntryKind.END
+    if common.access_log_type != NotSet:
+        return EntryKind.OTHER
+    return EntryKind.HEARTBEAT if common.intermediate_log_entry else EntryKind.END
+
+
+def _times(common: AccessLogCommon) -> tuple[float | None, float | None]:
+    """Seconds from the first byte sent upstream to the first and the last byte back."""
+    if not common.HasField("time_to_first_upstream_tx_byte"):
+        return None, None
+    sent = _seconds(common, "time_to_first_upstream_tx_byte")
+    first, last = (
+        max(0.0, _seconds(common, name) - sent) if common.HasField(name) else None
+        for name in ("time_to_first_upstream_rx_byte", "time_to_last_upstream_rx_byte")
+    )
+    return first, last
+
+
+def _seconds(common: AccessLogCommon, name: str) -> float:
+    duration = getattr(common, name)
+    return float(duration.seconds + duration.nanos * 1e-9)
+
+
+def _upstream(common: AccessLogCommon) -> str:
+    address = common.upstream_remote_address.socket_address
+    return f"{address.address}:{address.port_value}" if address.address else ""
