@@ -1,0 +1,112 @@
+"""The gRPC port: services, health, reflection, and the options that Envoy's habits ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined]
+from grpc_reflection.v1alpha import reflection
+
+from policy_server.adapters.access_log import AccessLog
+from policy_server.adapters.ext_proc import ExtProc
+
+EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+MAX_PENDING = 200_000
+
+OPTIONS: tuple[tuple[str, int], ...] = (
+    # A burst after a restart is thousands of streams at once; the default refuses past 1,000.
+    ("grpc.server.max_pending_requests", MAX_PENDING),
+    ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
+    # Envoy's keepalive pings on a connection full of silent holds are no abuse.
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    # Two processes on one port would share connections, and one of them may not be serving.
+    ("grpc.so_reuseport", 0),
+)
+"""No `max_concurrent_streams`: a refused stream is a 500 for its client."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """PEM files. With `client_ca`, callers must show a certificate that it signed."""
+
+    cert: Path
+    key: Path
+    client_ca: Path | None = None
+
+    def credentials(self) -> grpc.ServerCredentials:
+        """What grpc wants; OSError when a file cannot be read."""
+        ca = self.client_ca.read_bytes() if self.client_ca is not None else None
+        return grpc.ssl_server_credentials(
+            [(self.key.read_bytes(), self.cert.read_bytes())],
+            root_certificates=ca,
+            require_client_auth=ca is not None,
+        )
+
+
+class PortTakenError(OSError):
+    """The address cannot be listened on."""
+
+
+class GrpcServer:
+    """The running port. `add_generic_rpc_handlers` of `raw` takes further services."""
+
+    def __init__(self, raw: grpc.aio.Server, health: health_aio.HealthServicer, port: int) -> None:
+        self.raw = raw
+        self.port = port
+        self._health = health
+        self._services = ["", EXT_PROC_SERVICE, ACCESS_LOG_SERVICE]
+
+    async def start(self) -> None:
+        """Serve, and say so to health checks."""
+        await self.raw.start()
+        for service in self._services:
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+
+    async def stop_accepting(self) -> None:
+        """Tell health checks that new streams should go elsewhere; what is open goes on."""
+        await self._health.enter_graceful_shutdown()
+
+    async def stop(self, grace_s: float) -> None:
+        """End: open streams get `grace_s` seconds, then they are cut."""
+        await self.stop_accepting()
+        await self.raw.stop(grace_s)
+
+
+def build_grpc_server(
+    address: str, gate: ExtProc, access_log: AccessLog, tls: ServerTls | None = None
+) -> GrpcServer:
+    """A server bound to `address` (host:port, port 0 = any); raises PortTakenError.
+
+    Nothing is served before `start`.
+    """
+    server = grpc.aio.server(options=OPTIONS)
+    server.add_generic_rpc_handlers(_handlers(gate, access_log))
+    servicer = health_aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
+    names = (EXT_PROC_SERVICE, ACCESS_LOG_SERVICE, health.SERVICE_NAME)
+    reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
+    try:
+        if tls is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, tls.credentials())
+    except RuntimeError as error:
+        raise PortTakenError(f"cannot listen on {address}: {error}") from None
+    return GrpcServer(server, servicer, port)
+
+
+def _handlers(gate: ExtProc, access_log: AccessLog) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+    """Both methods take and give raw bytes, see `ext_proc` for the reason and the kind."""
+    process = grpc.stream_unary_rpc_method_handler(gate.process)
+    stream = grpc.stream_unary_rpc_method_handler(access_log.stream)
+    return (
+        grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": process}),
+        grpc.method_handlers_generic_handler(ACCESS_LOG_SERVICE, {"StreamAccessLogs": stream}),
+    )
