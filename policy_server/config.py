@@ -27,6 +27,7 @@ from policy_server.config_types import (
     MAX_RETRY_AFTER_S,
     Address,
     ClassName,
+    HoldSeconds,
     Seconds,
     Section,
     Share,
@@ -196,34 +197,34 @@ class PoolConfig(Section):
     observe: ObserveConfig = ObserveConfig()
     load_reports: LoadReportsConfig = LoadReportsConfig()
     backends: BackendsConfig = BackendsConfig()
-    no_backend_wait_s: Seconds = 300
+    no_backend_wait_s: HoldSeconds = 300
 
 
 class ClassConfig(Section):
     """One priority class: longest wait (seconds) and guaranteed share of the limit."""
 
-    max_wait_s: Seconds
+    max_wait_s: HoldSeconds
     share: Share
 
 
 class P0Config(ClassConfig):
     """Interactive users."""
 
-    max_wait_s: Seconds = 5
+    max_wait_s: HoldSeconds = 5
     share: Share = 0.6
 
 
 class P1Config(ClassConfig):
     """Workers and agents."""
 
-    max_wait_s: Seconds = 15
+    max_wait_s: HoldSeconds = 15
     share: Share = 0.2
 
 
 class P2Config(ClassConfig):
     """Batch."""
 
-    max_wait_s: Seconds = 45
+    max_wait_s: HoldSeconds = 45
     share: Share = 0.05
 
 

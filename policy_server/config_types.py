@@ -71,6 +71,8 @@ ClassName = Literal["P0", "P1", "P2"]
 Address = Annotated[str, BeforeValidator(_as_text), AfterValidator(host_port)]
 Url = Annotated[str, AfterValidator(url)]
 Seconds = Annotated[float, Field(gt=0, le=7 * 86400)]
+# Envoy takes no message_timeout above an hour, and the gate's must be above the longest hold.
+HoldSeconds = Annotated[float, Field(gt=0, le=3500)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

@@ -1,0 +1,109 @@
+"""The listener and its HTTP connection manager: what clients talk to."""
+
+from __future__ import annotations
+
+from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
+from envoy_data_plane.envoy.config.core.v3 import (
+    DataSource,
+    Http2ProtocolOptions,
+    TransportSocket,
+)
+from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
+from envoy_data_plane.envoy.config.route.v3 import RouteConfiguration
+from envoy_data_plane.envoy.extensions.filters.http.router.v3 import Router
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    HttpConnectionManager,
+    HttpConnectionManagerHcmAccessLogOptions,
+    HttpConnectionManagerServerHeaderTransformation,
+    HttpConnectionManagerUpgradeConfig,
+    HttpFilter,
+)
+from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
+    CommonTlsContext,
+    DownstreamTlsContext,
+    TlsCertificate,
+)
+from envoy_data_plane.google.protobuf import Any
+
+from policy_server.config import Config
+from policy_server.envoy_config.local_reply import local_replies
+from policy_server.envoy_config.options import GatewayOptions
+from policy_server.envoy_config.request_facts import identity
+from policy_server.envoy_config.routes import body_buffer_bytes
+from policy_server.envoy_config.wire import address, http_filter, seconds
+
+LISTENER = "gateway"
+# A lease whose request is silent for a few of these has ended unseen.
+HEARTBEAT_S = 5.0
+# How long a model server may be silent, beyond the hold: a long answer that is not streamed.
+SILENT_ANSWER_S = 900.0
+UPGRADES = ("websocket", "CONNECT")
+
+
+def listener(
+    config: Config,
+    options: GatewayOptions,
+    manager: HttpConnectionManager,
+) -> Listener:
+    """The listener with one filter chain."""
+    chain = FilterChain(
+        filters=[
+            Filter(
+                name="envoy.filters.network.http_connection_manager",
+                typed_config=Any.pack(manager),
+            )
+        ],
+        transport_socket=_tls(options),
+    )
+    return Listener(
+        name=LISTENER,
+        address=address(options.host, options.port),
+        filter_chains=[chain],
+        per_connection_buffer_limit_bytes=body_buffer_bytes(config),
+    )
+
+
+def connection_manager(
+    config: Config,
+    routes: RouteConfiguration,
+    filters: list[HttpFilter],
+    access_logs: list[AccessLog],
+) -> HttpConnectionManager:
+    """HTTP/1.1 and HTTP/2 with the given filters; the router comes last."""
+    router = http_filter("envoy.filters.http.router", Router(suppress_envoy_headers=True))
+    return HttpConnectionManager(
+        stat_prefix=LISTENER,
+        route_config=routes,
+        http_filters=[*filters, router],
+        early_header_mutation_extensions=[identity()],
+        access_log=access_logs,
+        access_log_options=HttpConnectionManagerHcmAccessLogOptions(
+            access_log_flush_interval=seconds(HEARTBEAT_S)
+        ),
+        local_reply_config=local_replies(),
+        http2_protocol_options=Http2ProtocolOptions(allow_connect=True),
+        upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type=u) for u in UPGRADES],
+        stream_idle_timeout=seconds(config.longest_hold_s + SILENT_ANSWER_S),
+        request_headers_timeout=seconds(15),
+        use_remote_address=True,
+        normalize_path=True,
+        merge_slashes=True,  # or //v1/… is another path to the routes than to the model server
+        preserve_external_request_id=True,
+        always_set_request_id_in_response=True,
+        server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,
+    )
+
+
+def _tls(options: GatewayOptions) -> TransportSocket | None:
+    if not options.tls_cert or not options.tls_key:
+        return None
+    certificate = TlsCertificate(
+        certificate_chain=DataSource(filename=options.tls_cert),
+        private_key=DataSource(filename=options.tls_key),
+    )
+    context = DownstreamTlsContext(
+        common_tls_context=CommonTlsContext(
+            tls_certificates=[certificate], alpn_protocols=["h2", "http/1.1"]
+        )
+    )
+    return TransportSocket(name="envoy.transport_sockets.tls", typed_config=Any.pack(context))

@@ -1,0 +1,129 @@
+"""Which request goes where, and which of them the gate sees.
+
+Governed are the configured methods on the configured paths, and upgrades there (WebSocket,
+CONNECT), which take a seat. Everything else passes: the filters that know the policy server are
+off by default and a governed route turns them on.
+"""
+
+from __future__ import annotations
+
+import re
+
+from envoy_data_plane.envoy.config.route.v3 import (
+    FilterConfig,
+    HeaderMatcher,
+    RetryPolicy,
+    RetryPolicyRetryBackOff,
+    RetryPolicyRetryHostPredicate,
+    Route,
+    RouteAction,
+    RouteConfiguration,
+    RouteMatch,
+    RouteMatchConnectMatcher,
+    VirtualHost,
+)
+from envoy_data_plane.envoy.extensions.retry.host.previous_hosts.v3 import PreviousHostsPredicate
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+from envoy_data_plane.google.protobuf import Any
+
+from policy_server.config import Config
+from policy_server.envoy_config.options import GatewayOptions
+from policy_server.envoy_config.wire import (
+    OBSERVE_HEADER,
+    POLICY_HTTP_CLUSTER,
+    UID_HEADER,
+    UPSTREAM_CLUSTER,
+    seconds,
+    set_header,
+)
+
+GOVERNED, PASSED, POLICY_API = "governed", "passed", "policy"
+# A body must fit whole: json_to_metadata reads it, and an HTTP/1.1 client that waits with more
+# than the buffer in flight cannot be seen leaving.
+MIN_BODY_BUFFER = 32 * 1024 * 1024
+
+
+def body_buffer_bytes(config: Config) -> int:
+    """The largest body that Envoy takes on a governed route, with room to spare for jobs."""
+    return max(MIN_BODY_BUFFER, 2 * int(config.jobs.max_body))
+
+
+def route_config(
+    config: Config, options: GatewayOptions, governed_filters: list[str]
+) -> RouteConfiguration:
+    """The one virtual host; first match wins."""
+    upstream = _to_upstream(options)
+    enabled = {name: _enable() for name in governed_filters}
+    governed = [
+        Route(name=GOVERNED, match=match, route=upstream, typed_per_filter_config=enabled)
+        for match in _governed(config)
+    ]
+    api = RouteAction(cluster=POLICY_HTTP_CLUSTER, timeout=seconds(0))
+    host = VirtualHost(
+        name="gateway",
+        domains=["*"],
+        routes=[
+            Route(name=POLICY_API, match=RouteMatch(prefix="/policy/"), route=api),
+            *governed,
+            Route(name=PASSED, match=RouteMatch(prefix="/"), route=upstream),
+        ],
+        request_body_buffer_limit=body_buffer_bytes(config),
+        request_headers_to_remove=[OBSERVE_HEADER, UID_HEADER],
+        response_headers_to_add=[
+            set_header("x-policy-class", "%DYNAMIC_METADATA(policy:class)%"),
+            set_header("x-queue-wait-ms", "%DYNAMIC_METADATA(policy:queue_wait_ms)%"),
+        ],
+    )
+    return RouteConfiguration(name="gateway", virtual_hosts=[host])
+
+
+def _governed(config: Config) -> list[RouteMatch]:
+    methods = "|".join(re.escape(method) for method in config.govern.methods)
+    by_method = HeaderMatcher(
+        name=":method", string_match=StringMatcher(safe_regex=RegexMatcher(regex=methods))
+    )
+    upgrade = HeaderMatcher(name="upgrade", present_match=True)
+    matches = [
+        RouteMatch(prefix=path, headers=[header])
+        for path in config.govern.paths
+        for header in ((by_method, upgrade) if methods else (upgrade,))
+    ]
+    if "/" in config.govern.paths:  # CONNECT has no path to compare
+        matches.append(RouteMatch(connect_matcher=RouteMatchConnectMatcher()))
+    return matches
+
+
+def _to_upstream(options: GatewayOptions) -> RouteAction:
+    named = not all(upstream.is_ip for upstream in options.upstreams)
+    return RouteAction(
+        cluster=UPSTREAM_CLUSTER,
+        timeout=seconds(0),  # answers of models take minutes; clients hang up when they must
+        auto_host_rewrite=True if named else None,
+        append_x_forwarded_host=named,
+        retry_policy=_retry_unsent(len(options.upstreams)),
+    )
+
+
+def _retry_unsent(hosts: int) -> RetryPolicy:
+    """Another try only for what no model server has seen; elsewhere first, if there is one."""
+    policy = RetryPolicy(
+        retry_on="connect-failure,refused-stream,reset-before-request",
+        num_retries=2,
+        retry_back_off=RetryPolicyRetryBackOff(
+            base_interval=seconds(0.025), max_interval=seconds(0.1)
+        ),
+    )
+    if hosts > 1:
+        policy.host_selection_retry_max_attempts = 3
+        policy.retry_host_predicate = [
+            RetryPolicyRetryHostPredicate(
+                name="envoy.retry_host_predicates.previous_hosts",
+                typed_config=Any.pack(PreviousHostsPredicate()),
+            )
+        ]
+    return policy
+
+
+def _enable() -> Any:
+    """Turns a filter of the chain on with its own configuration."""
+    return Any.pack(FilterConfig(config=Any()))

@@ -1,0 +1,69 @@
+"""Short forms for the Envoy messages that every builder needs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import betterproto2
+from envoy_data_plane.envoy.config.core.v3 import (
+    Address,
+    GrpcService,
+    GrpcServiceEnvoyGrpc,
+    HeaderValue,
+    HeaderValueOption,
+    HeaderValueOptionHeaderAppendAction,
+    SocketAddress,
+    TypedExtensionConfig,
+)
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
+from envoy_data_plane.google.protobuf import Any
+from envoy_data_plane.xds.core.v3 import TypedExtensionConfig as XdsExtensionConfig
+
+POLICY_CLUSTER = "policy"
+POLICY_HTTP_CLUSTER = "policy_http"
+UPSTREAM_CLUSTER = "upstream"
+UID_HEADER = "x-policy-uid"
+OBSERVE_HEADER = "x-policy-observe"
+NODE_HEADER = "x-policy-node"
+
+
+def seconds(value: float) -> timedelta:
+    """Seconds as the type that the messages want."""
+    return timedelta(seconds=value)
+
+
+def extension(name: str, config: betterproto2.Message) -> TypedExtensionConfig:
+    """A named extension."""
+    return TypedExtensionConfig(name=name, typed_config=Any.pack(config))
+
+
+def xds_extension(name: str, config: betterproto2.Message) -> XdsExtensionConfig:
+    """A named extension inside an xDS matcher."""
+    return XdsExtensionConfig(name=name, typed_config=Any.pack(config))
+
+
+def http_filter(name: str, config: betterproto2.Message, disabled: bool = False) -> HttpFilter:
+    """One entry of the HTTP filter chain; `disabled` until a route enables it."""
+    return HttpFilter(name=name, typed_config=Any.pack(config), disabled=disabled)
+
+
+def address(host: str, port: int) -> Address:
+    """A TCP address."""
+    return Address(socket_address=SocketAddress(address=host, port_value=port))
+
+
+def set_header(name: str, value: str) -> HeaderValueOption:
+    """Sets the header whatever it was; an empty value (after formatting) sets nothing."""
+    return HeaderValueOption(
+        header=HeaderValue(key=name, value=value),
+        append_action=HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+    )
+
+
+def policy_grpc(node_id: str, metadata: dict[str, str] | None = None) -> GrpcService:
+    """The policy server's gRPC port, told which Envoy is calling."""
+    pairs = {NODE_HEADER: node_id, **(metadata or {})}
+    return GrpcService(
+        envoy_grpc=GrpcServiceEnvoyGrpc(cluster_name=POLICY_CLUSTER),
+        initial_metadata=[HeaderValue(key=key, value=value) for key, value in pairs.items()],
+    )

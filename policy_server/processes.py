@@ -1,0 +1,65 @@
+"""Child processes of the gateway: finding Envoy, checking ports, children that die with us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+PR_SET_PDEATHSIG = 1
+
+
+def find_envoy() -> str | None:
+    """The path of the Envoy binary: on PATH, or beside this Python (a venv not activated)."""
+    return shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
+
+
+def port_taken(host: str, port: int) -> bool:
+    """Whether a listener at this address would fail or, worse, share the port with another.
+
+    Envoy binds with SO_REUSEPORT and so would take half of another's connections; binding without
+    that option tells.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+def first_taken(ports: Mapping[str, tuple[str, int]]) -> str | None:
+    """The first label whose host and port is taken, or asked for twice."""
+    seen: set[int] = set()
+    for label, (host, port) in ports.items():
+        if port in seen or port_taken(host, port):
+            return label
+        seen.add(port)
+    return None
+
+
+def tied_to_us(command: Sequence[str]) -> list[str]:
+    """The command, started so that the kernel kills it when we die, even by SIGKILL.
+
+    A small Python asks for that and becomes the command. It is not a `preexec_fn`, because that
+    forks a process whose other threads (gRPC's) may not survive it. Where there is no prctl
+    (macOS) the command is on its own.
+    """
+    if not sys.platform.startswith("linux"):
+        return list(command)
+    return [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
+
+
+_TIE = f"""
+import ctypes, os, sys
+ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {int(signal.SIGKILL)})
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""

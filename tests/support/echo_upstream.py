@@ -1,0 +1,64 @@
+"""A model server that answers with what it was asked: headers as JSON, streams, WebSockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+
+class EchoUpstream:
+    """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo."""
+
+    def __init__(self) -> None:
+        self.finish = asyncio.Event()
+        self.requests: list[web.BaseRequest] = []
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(request)
+        if request.path == "/ws":
+            return await self._echo(request)
+        if request.path == "/slow":
+            await self.finish.wait()
+        if request.path == "/stream":
+            return await self._stream(request)
+        body = await request.read()
+        return web.json_response(
+            {"headers": dict(request.headers), "path": request.path_qs, "bytes": len(body)},
+            headers={"endpoint-load-metrics": "JSON {}", "server": "echo"},
+        )
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        for _ in range(3):
+            await response.write(b"data: {}\n\n")
+        await response.write_eof()
+        return response
+
+    async def _echo(self, request: web.Request) -> web.WebSocketResponse:
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        async for message in socket:
+            await socket.send_str(message.data)
+        return socket
+
+
+@contextlib.asynccontextmanager
+async def running_upstream(
+    port: int, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[EchoUpstream]:
+    """The echo server on 127.0.0.1:port."""
+    upstream = EchoUpstream()
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_route("*", "/{tail:.*}", upstream.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, ssl_context=tls).start()
+    try:
+        yield upstream
+    finally:
+        await runner.cleanup()

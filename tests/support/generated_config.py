@@ -1,0 +1,56 @@
+"""The files under envoy/ that are generated: `python -m tests.support.generated_config --write`.
+
+Without `--write` it prints the names of those that differ and exits 1.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from policy_server.config import load_config
+from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
+from policy_server.envoy_config.options import GatewayOptions, OnOutage, Upstream
+
+FOLDER = Path(__file__).resolve().parents[2] / "envoy"
+UPSTREAM = "http://127.0.0.1:8000"
+
+
+def generated() -> dict[str, str]:
+    """File name → content, from the defaults."""
+    return {
+        "bootstrap-gate.yaml": _bootstrap("closed"),
+        "bootstrap-gate-open.yaml": _bootstrap("open"),
+    }
+
+
+def _bootstrap(on_outage: OnOutage) -> str:
+    options = GatewayOptions(upstreams=(Upstream.parse(UPSTREAM),), on_outage=on_outage)
+    return to_yaml(
+        build_bootstrap(load_config(None, {}), options),
+        "Generated, do not edit (make config). The same, for your own configuration:\n"
+        "policy-server envoy-config --target bootstrap --wiring gate "
+        f"--on-outage {on_outage} --upstream {UPSTREAM}",
+    )
+
+
+def main() -> int:
+    """Writes, or names what differs."""
+    stale = [
+        name
+        for name, text in generated().items()
+        if not (FOLDER / name).exists() or (FOLDER / name).read_text("utf-8") != text
+    ]
+    if "--write" in sys.argv[1:]:
+        FOLDER.mkdir(exist_ok=True)
+        for name in stale:
+            (FOLDER / name).write_text(generated()[name], "utf-8")
+            print(f"wrote envoy/{name}")
+        return 0
+    for name in stale:
+        print(f"envoy/{name} differs from the generator; run: make config")
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
