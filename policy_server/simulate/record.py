@@ -98,14 +98,16 @@ class Result:
     returns_admitted: list[tuple[float, bool]] = field(default_factory=list)
     inflight_at_end: int = 0
     leases_at_end: int = 0
+    open_at_end: int = 0  # attempts that wait or are under way
+    run_twice: int = 0
     log: list[str] = field(default_factory=list)
 
     # --- goodput
 
     def goodput(self, start: float, end: float, priority: Priority | None = None) -> float:
-        """Useful answers per second that ended within [start, end)."""
+        """Useful tokens per second of the answers that ended within [start, end)."""
         count = sum(
-            1
+            call.tokens
             for call in self.calls
             if call.useful and call.ended is not None and start <= call.ended < end
             if priority is None or call.priority is priority
@@ -122,8 +124,13 @@ class Result:
             if start <= call.arrived < end and (priority is None or call.priority is priority)
         ]
 
+    def answered_share(self, start: float, end: float, priority: Priority | None = None) -> float:
+        """Share of the calls that came within [start, end) and got an answer, useful or late."""
+        calls = self.arrived(start, end, priority)
+        return sum(c.end is End.SERVED for c in calls) / len(calls) if calls else 1.0
+
     def served_share(self, start: float, end: float, priority: Priority | None = None) -> float:
-        """Share of the calls that came within [start, end) and were served; 1 when none came."""
+        """Share of the calls that came within [start, end) and got a useful answer; 1 when none."""
         calls = self.arrived(start, end, priority)
         return sum(c.useful for c in calls) / len(calls) if calls else 1.0
 

@@ -1,0 +1,113 @@
+"""Scenario 24: the Azure code trace at 1x to 20x its speed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from policy_server.core.outcome import ShedReason
+from policy_server.core.request import Priority
+from policy_server.simulate.errors import InputError
+from policy_server.simulate.record import Result
+from policy_server.simulate.scenarios.base import (
+    P0,
+    SLOT_BOUND,
+    Bench,
+    Measures,
+    Scenario,
+    at_least,
+    at_most,
+)
+from policy_server.simulate.trace import DEFAULT_MIX, TraceRow, classify, read_trace
+from policy_server.simulate.workload import PATIENT, Call, Manner
+from policy_server.simulate.world import World
+
+TRACE = Path("tests/simulation/traces/AzureLLMInferenceTrace_code.csv")
+SPEEDS = (1, 5, 10, 20)
+STATIC = (16, 32, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The calls of a trace at `speed` times its pace, as `World.calls` wants them."""
+
+    rows: tuple[TraceRow, ...]
+    speed: float = 1.0
+    tenants: int = 4
+    manner: Manner = PATIENT
+    mix: tuple[tuple[Priority, float], ...] = tuple(DEFAULT_MIX.items())
+
+    def __call__(self, seed: int) -> Iterator[Call]:
+        for row, priority, tenant in classify(self.rows, seed, dict(self.mix), self.tenants):
+            yield Call(row.at / self.speed, priority, tenant, row.prompt, row.output, self.manner)
+
+    @property
+    def duration_s(self) -> float:
+        """From the first to the last call."""
+        return self.rows[-1].at / self.speed
+
+
+@lru_cache(maxsize=4)
+def load(path: Path) -> tuple[TraceRow, ...]:
+    """The rows, read once per process."""
+    if not path.exists():
+        raise InputError(f"{path} is not here: the scenario needs the source tree")
+    return tuple(read_trace(path))
+
+
+def replayed(world: World, replay: Replay) -> World:
+    """The world with the trace as its clients."""
+    return replace(world, calls=replay, duration_s=replay.duration_s, settle_s=60.0)
+
+
+def azure(bench: Bench) -> Measures:
+    """24: no P0 is shed at a load that the best static limit carries."""
+    excess = []
+    goodput = []
+    for speed in SPEEDS:
+        world = replayed(SLOT_BOUND, Replay(load(TRACE), speed))
+        result = bench.run(world, f"{speed}x")
+        static = [
+            bench.run(
+                world.with_limit(replace(world.pool.limit, algorithm="fixed", initial=limit)),
+                f"{speed}x, static {limit}",
+                name="product",
+            )
+            for limit in STATIC
+        ]
+        best = min(static, key=lambda run: (_p0_shed(run), -run.goodput(0, run.duration_s)))
+        if _p0_shed(best) == 0.0:
+            excess.append(_p0_shed(result))
+        goodput.append(
+            result.goodput(0, result.duration_s) / max(1.0, best.goodput(0, best.duration_s))
+        )
+    return {
+        "P0 shed where static sheds none": max(excess, default=0.0),
+        "goodput / best static": min(goodput),
+        "loads that static carries": float(len(excess)),
+    }
+
+
+def _p0_shed(result: Result) -> float:
+    calls = result.arrived(0, result.duration_s, P0)
+    sheds = [s for s in result.sheds if s.priority is P0 and s.reason is not ShedReason.DRAINING]
+    return len(sheds) / max(1, len(calls))
+
+
+REPLAY = (
+    Scenario(
+        24,
+        "azure",
+        "the Azure code trace at 1x to 20x speed",
+        (
+            at_most("P0 shed where static sheds none", 0.0),
+            at_least("goodput / best static", 0.9),
+            at_least("loads that static carries", 1),
+        ),
+        ("none", "fixed-16", "envoy-gradient"),
+        azure,
+        max_seeds=5,
+    ),
+)

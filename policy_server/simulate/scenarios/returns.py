@@ -1,0 +1,177 @@
+"""Scenarios 16, 17, 21, 23: clients that come back, a restart, clients that hang up."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from policy_server.simulate.record import End, Result, quantile
+from policy_server.simulate.scenarios.base import (
+    P0,
+    P1,
+    P2,
+    SLOT_BOUND,
+    Bench,
+    Measures,
+    Scenario,
+    at_least,
+    at_most,
+    offered,
+)
+from policy_server.simulate.workload import Flow, Manner
+from policy_server.simulate.world import Happening, What
+
+SDK = Manner(sdk=True)
+MIX = {P0: 0.1, P1: 0.3, P2: 0.6}  # of the offered load
+KEPT_MEMORY = 0.02
+
+
+def burst(bench: Bench) -> Measures:
+    """16: after a burst, those who were told when to come back come back and are served."""
+    unit, capacity = bench.calls_per_s(SLOT_BOUND), bench.capacity(SLOT_BOUND)
+    start, end = 120.0, 150.0
+    flows = {
+        priority: ((0.0, 0.5 * part), (start, 3.0 * part), (end, 0.5 * part))
+        for priority, part in MIX.items()
+    }
+    world = offered(SLOT_BOUND, unit, flows, SDK)
+    result = bench.run(replace(world, duration_s=330.0, settle_s=60.0), "a burst of 30 s")
+    returns = [(at, kept) for at, kept in result.returns_admitted if at >= start]
+    until = max(end, quantile([at for at, _ in returns], 0.9))
+    return {
+        "returns admitted": sum(kept for _, kept in returns) / max(1, len(returns)),
+        "final 429": result.refused_share(start, end),
+        "goodput while they return / C": result.goodput(start + 15, until) / capacity,
+    }
+
+
+def sustained(bench: Bench) -> Measures:
+    """17: ten minutes at 3x do not become a storm of retries."""
+    unit = bench.calls_per_s(SLOT_BOUND)
+    start, end = 60.0, 660.0
+    flows = {
+        priority: ((0.0, 0.5 * part), (start, 3.0 * part), (end, 0.5 * part))
+        for priority, part in MIX.items()
+    }
+    world = replace(offered(SLOT_BOUND, unit, flows, SDK), duration_s=800.0, settle_s=60.0)
+    result = bench.run(world, "sustained 3x with retries")
+    patient = replace(offered(SLOT_BOUND, unit, flows), duration_s=800.0, settle_s=60.0)
+    without = bench.run(patient, "sustained 3x without retries", name="product")
+    calls = result.arrived(start, end)
+    return {
+        "attempts / call": sum(c.attempts for c in calls) / max(1, len(calls)),
+        "goodput / without retries": result.goodput(75, end) / max(1.0, without.goodput(75, end)),
+        "served 60 s after": result.served_share(end + 60, 800),
+        "refusals of retries while kept": _needless_refusals(result),
+    }
+
+
+def _needless_refusals(result: Result) -> float:
+    """Share of `x-should-retry: false` that was said while promises were well kept."""
+    kept, needless, said = 1.0, 0, 0
+    returns = iter(sorted(result.returns_admitted))
+    following = next(returns, None)
+    for shed in result.sheds:
+        while following is not None and following[0] <= shed.at:
+            kept += KEPT_MEMORY * (following[1] - kept)
+            following = next(returns, None)
+        said += not shed.should_retry
+        # A margin: the core's own average is not exactly this one.
+        needless += not shed.should_retry and kept > 0.6
+    return needless / said if said else 0.0
+
+
+def restart(bench: Bench) -> Measures:
+    """21: the policy server dies under overload and is back after a second."""
+    unit, capacity = bench.calls_per_s(SLOT_BOUND), bench.capacity(SLOT_BOUND)
+    world = offered(SLOT_BOUND, unit, {P0: 0.3, P1: 0.5, P2: 2.2})
+    world = replace(world, happenings=(Happening(180.0, What.RESTART, 1.0),))
+    result = bench.run(replace(world, duration_s=360.0, settle_s=120.0), "restart at 180 s")
+    lost = sum(call.end in (None, End.FAILED) for call in result.calls)
+    return {
+        "lost": float(lost + result.open_at_end),
+        "run twice": float(result.run_twice),
+        "goodput / C 10–40 s after": result.goodput(191, 221) / capacity,
+        "goodput / C from 30 s on": result.goodput(211, 360) / capacity,
+    }
+
+
+def hang_ups(bench: Bench) -> Measures:
+    """23: three of ten clients hang up in the middle of the answer."""
+    unit = bench.calls_per_s(SLOT_BOUND)
+    flows = []
+    for streamed in (True, False):
+        manner = Manner(streamed=streamed)
+        leaves = replace(manner, quit_share=0.3)
+        flows.append(Flow(((0.0, 0.75 * unit), (300.0, 0.0)), P1, manner=manner))
+        flows.append(Flow(((300.0, 0.75 * unit),), P1, manner=leaves))
+    world = replace(SLOT_BOUND, flows=tuple(flows), duration_s=600.0, settle_s=120.0)
+    result = bench.run(world, "30 % hang up from 300 s on")
+    before = next((values for at, values in result.learned if at >= 295), {})
+    after = next((values for at, values in reversed(result.learned) if at <= 601), {})
+    moved = [abs(after[key] / before[key] - 1) for key in before if _common(key) and key in after]
+    return {
+        "in flight at the end": float(result.inflight_at_end + result.open_at_end),
+        "leases at the end": float(result.leases_at_end),
+        "baselines move": max(moved, default=0.0),
+        "goodput / before": result.goodput(360, 600) / max(1.0, result.goodput(60, 300)),
+    }
+
+
+def _common(key: str) -> bool:
+    """The time per token, and TTFT of the prompt sizes that are seen all the time."""
+    return key.startswith("tpot") or key.endswith(("|7", "|8", "|9"))
+
+
+RETURNS = (
+    Scenario(
+        16,
+        "burst",
+        "a burst of 30 s at 3x, SDK clients",
+        (
+            at_least("returns admitted", 0.7),
+            at_most("final 429", 0.05),
+            at_least("goodput while they return / C", 0.9),
+        ),
+        ("retry-after-1", "retry-after-random", "envoy-gradient"),
+        burst,
+    ),
+    Scenario(
+        17,
+        "sustained",
+        "ten minutes at 3x, SDK clients",
+        (
+            at_most("attempts / call", 1.4),
+            at_least("goodput / without retries", 0.95),
+            at_least("served 60 s after", 0.99),
+            at_most("refusals of retries while kept", 0.0),
+        ),
+        ("retry-after-1", "retry-after-random", "always-max", "never-retry"),
+        sustained,
+    ),
+    Scenario(
+        21,
+        "restart",
+        "the policy server restarts under overload",
+        (
+            at_most("lost", 0),
+            at_most("run twice", 0),
+            at_least("goodput / C 10–40 s after", 0.75),
+            at_least("goodput / C from 30 s on", 0.85),
+        ),
+        ("forgetful", "deaf", "doubling", "fixed-16"),
+        restart,
+    ),
+    Scenario(
+        23,
+        "hang-ups",
+        "30 % of the clients cancel mid-answer",
+        (
+            at_most("in flight at the end", 0),
+            at_most("leases at the end", 0),
+            at_most("baselines move", 0.05),
+            at_least("goodput / before", 0.6),
+        ),
+        ("leaky", "gullible"),
+        hang_ups,
+    ),
+)
