@@ -31,6 +31,7 @@ from policy_server.core.samples import Completion
 
 FAILED = 503
 UID_KEY = "x-policy-uid"
+FACTS = "policy.request"  # the namespace where Envoy keeps what it knows of the request
 _CLIENT_FLAGS = (
     "downstream_connection_termination",
     "downstream_remote_reset",
@@ -74,12 +75,21 @@ def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
     """The facts in one entry."""
     common = entry.common_properties
     return LogEntry(
-        uid=entry.request.request_headers.get(UID_KEY, ""),
+        uid=_uid(entry),
         kind=_kind(common),
         completion=completion_of(entry),
         upstream=_upstream(common),
         headers={**entry.response.response_headers, **entry.response.response_trailers},
     )
+
+
+def _uid(entry: HTTPAccessLogEntry) -> str:
+    """The request's identity: the header, or, where the route removed it, the metadata."""
+    header = entry.request.request_headers.get(UID_KEY, "")
+    if header:
+        return header
+    facts = entry.common_properties.metadata.filter_metadata
+    return facts[FACTS].fields["uid"].string_value if FACTS in facts else ""
 
 
 def completion_of(entry: HTTPAccessLogEntry) -> Completion:
