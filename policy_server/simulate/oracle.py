@@ -11,7 +11,7 @@ that goes into it, one small file per engine.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -26,7 +26,7 @@ from policy_server.simulate.seeds import stream
 from policy_server.simulate.workload import Lengths
 from policy_server.simulate.world import World
 
-VERSION = 1
+VERSION = 2
 """Part of the cache key: raise it when the engine model changes."""
 
 WARM_S = 30.0
@@ -37,6 +37,7 @@ REFINE_S = 800.0
 COARSE = 1.4
 FINE = (0.78, 0.88, 1.0, 1.13)
 GIVE_UP = 0.8
+PLATEAU = 0.995
 MAX_LIMIT = 1000
 
 
@@ -124,12 +125,18 @@ def _key(world: World, lengths: Lengths) -> str:
 
 def _sweep(world: World, lengths: Lengths) -> Best:
     coarse = _coarse(partial(_measure, world, lengths, measure_s=MEASURE_S))
-    around = max(coarse, key=lambda limit: coarse[limit])
+    around = _least_of_the_best(coarse)
     fine = {max(1, round(around * factor)) for factor in FINE}
     if around <= SMALL:
         fine |= {max(1, around - 1), around + 1}
-    refined = [_measure(world, lengths, limit, REFINE_S) for limit in sorted(fine)]
-    return max(refined, key=lambda best: best.tokens_per_s)
+    refined = {limit: _measure(world, lengths, limit, REFINE_S) for limit in fine}
+    return refined[_least_of_the_best({n: best.tokens_per_s for n, best in refined.items()})]
+
+
+def _least_of_the_best(rates: Mapping[int, float]) -> int:
+    """On a plateau the smallest limit: it queues least for the same work."""
+    good = PLATEAU * max(rates.values())
+    return min(limit for limit, rate in rates.items() if rate >= good)
 
 
 def _coarse(measure: Callable[[int], Best]) -> dict[int, float]:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 
 from policy_server.core.events import Admitted, Event
+from policy_server.core.limit.base import Change, WindowSample
+from policy_server.core.limit.baselines import Baselines, Key
+from policy_server.core.limit.registry import make_limit
+from policy_server.core.params import LimitParams, PoolParams
 from policy_server.core.request import Request
 from policy_server.core.samples import Completion
+from policy_server.core.sampling import Rng
 from policy_server.simulate.gate import POOL, CoreGate
+
+MEMORY_S = 60.0
+HEADROOM = 1.2
 
 
 class ForgetfulGate(CoreGate):
@@ -42,6 +51,79 @@ class GullibleGate(CoreGate):
         taken = completion.last_byte_s
         whole = Completion(200, first_byte_s=completion.first_byte_s or taken, last_byte_s=taken)
         return super().complete(uid, whole, now)
+
+
+class RawBaselines(Baselines):
+    """Takes the whole TTFT for delay."""
+
+    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+        """All of it."""
+        super().ttft_residual(key, x, now)
+        return x
+
+
+class PureMinimum(Baselines):
+    """Believes the best TTFT that it ever saw."""
+
+    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+        """Fall all the way to `x` at once."""
+        residual = super().ttft_residual(key, x, now)
+        for _ in range(40):
+            if x >= (self.ttft(key) or 0.0):
+                break
+            super().ttft_residual(key, x, now)
+        return residual
+
+
+class RawTtftGate(CoreGate):
+    """Vegas on raw TTFT: prompt length looks like a queue."""
+
+    def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
+        super().__init__(pools, rng)
+        self.pool(POOL).baselines = RawBaselines()
+
+
+class PoisonableGate(CoreGate):
+    """One early first token spoils the baseline."""
+
+    def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
+        super().__init__(pools, rng)
+        self.pool(POOL).baselines = PureMinimum()
+
+
+class ShortMemory:
+    """Vegas whose limit follows what was in flight within a minute, and forgets in a lull."""
+
+    def __init__(self, params: LimitParams) -> None:
+        self._limit = make_limit(params)
+        self._peaks: deque[tuple[float, int]] = deque()
+        self._cap = params.maximum
+
+    @property
+    def current(self) -> float:
+        """The limit, at most a little above what was in flight."""
+        return min(self._limit.current, self._cap)
+
+    def on_window(self, sample: WindowSample) -> Change:
+        """Ask Vegas, then cap."""
+        change = self._limit.on_window(sample)
+        self._peaks.append((sample.now, sample.peak_inflight))
+        while self._peaks[0][0] < sample.now - MEMORY_S:
+            self._peaks.popleft()
+        self._cap = max(2.0, HEADROOM * max(peak for _, peak in self._peaks))
+        return Change(self.current, change.reason)
+
+    def reconfigure(self, params: LimitParams) -> None:
+        """New bounds."""
+        self._limit.reconfigure(params)
+
+    def state(self) -> dict[str, float]:
+        """What Vegas knows."""
+        return self._limit.state()
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Give it back."""
+        self._limit.restore(state)
 
 
 def _sent_again(request: Request) -> bool:

@@ -17,6 +17,9 @@ from policy_server.simulate.policies.broken import (
     ForgetfulGate,
     GullibleGate,
     LeakyGate,
+    PoisonableGate,
+    RawTtftGate,
+    ShortMemory,
 )
 from policy_server.simulate.policies.envoy_gradient import EnvoyGradientGate
 from policy_server.simulate.policies.fifo import FifoGate, OpenGate
@@ -145,6 +148,13 @@ _ALL = (
     ),
     Policy(NO_EARLY_DROP, "without early drop", _no_early_drop),
     Policy("forgetful", "nothing survives a restart", _kind(ForgetfulGate)),
+    Policy("raw-ttft", "Vegas on raw TTFT", _kind(RawTtftGate)),
+    Policy("poisonable", "believes the best TTFT ever seen", _kind(PoisonableGate)),
+    Policy(
+        "short-memory",
+        "the limit follows the last minute",
+        _with_limit(lambda params, seed: ShortMemory(params)),
+    ),
     Policy("deaf", "ignores what is sent again", _kind(DeafGate)),
     Policy("doubling", "runs what is sent again twice", _kind(DoublingGate)),
     Policy("leaky", "blind to clients that hang up", _kind(LeakyGate)),

@@ -12,7 +12,7 @@ from policy_server.simulate.engine import EngineParams
 from policy_server.simulate.gateway import Objectives
 from policy_server.simulate.oracle import Best, best_static
 from policy_server.simulate.policies.registry import policy
-from policy_server.simulate.record import Result
+from policy_server.simulate.record import Result, quantile
 from policy_server.simulate.run import Options, run
 from policy_server.simulate.workload import PATIENT, Flow, Lengths, Manner
 from policy_server.simulate.world import World
@@ -62,6 +62,15 @@ def at_least(measure: str, value: float) -> Bar:
 def at_most(measure: str, value: float) -> Bar:
     """The measure must not exceed the value."""
     return Bar(measure, value, at_least=False)
+
+
+NOBODY = 1000.0
+"""The tail of a wait when nobody was served, seconds: worse than any bar."""
+
+
+def tail(seconds: list[float]) -> float:
+    """The p99, or `NOBODY` when there was none."""
+    return quantile(seconds, 0.99) if seconds else NOBODY
 
 
 @dataclass(slots=True)

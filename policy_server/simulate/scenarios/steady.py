@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policy_server.core.params import LimitParams
 from policy_server.simulate.engine import EngineParams
+from policy_server.simulate.gateway import Objectives
 from policy_server.simulate.record import mean, quantile, spread, variation
 from policy_server.simulate.scenarios.base import (
     DECODE_BOUND,
@@ -20,6 +20,7 @@ from policy_server.simulate.scenarios.base import (
     at_least,
     at_most,
     offered,
+    tail,
     with_lengths,
 )
 from policy_server.simulate.workload import Lengths, Manner
@@ -84,8 +85,12 @@ def long_haul(bench: Bench) -> Measures:
     result = bench.run(idle, "a quiet night")
     before = next((values for at, values in result.learned if at >= 600), {})
     after = result.learned[-1][1]
-    moved = [abs(after[key] / before[key] - 1) for key in before if key in after]
-    return {"max L / L at 10 min": max(windows) / first, "night moves": max(moved, default=0.0)}
+    # Downwards is no drift: the first answer alone on the engine is a better proof.
+    risen = [after[key] / before[key] - 1 for key in before if key in after]
+    return {
+        "max L / L at 10 min": max(windows) / first,
+        "rise of a baseline overnight": max(0.0, *risen) if risen else 0.0,
+    }
 
 
 def feedback_lag(bench: Bench) -> Measures:
@@ -120,7 +125,9 @@ def long_prompts(bench: Bench) -> Measures:
 
 def outlier(bench: Bench) -> Measures:
     """22: one first token five times too early (a cached prompt) must not poison the baseline."""
-    world = _backlog(bench, SLOT_BOUND, 3.0, 300.0)
+    # Prompts so long that their unloaded TTFT counts against the bound of the delay.
+    cached = Lengths(prompt=8000.0, prompt_sigma=0.2, output=400.0)
+    world = _backlog(bench, with_lengths(SLOT_BOUND, cached), 3.0, 300.0)
     plain = bench.run(world, "without the outlier")
     odd = bench.run(
         replace(world, happenings=(Happening(150.0, What.OUTLIER, 5.0),)), "one outlier"
@@ -128,7 +135,7 @@ def outlier(bench: Bench) -> Measures:
     before, after = mean(plain.limits(160, 300)), mean(odd.limits(160, 300))
     return {
         "change of L": abs(after / before - 1),
-        "goodput / C": odd.goodput(160, 300) / bench.capacity(world),
+        "goodput / C": odd.goodput(100, 300) / bench.capacity(world),
     }
 
 
@@ -136,14 +143,15 @@ def small_engines(bench: Bench) -> Measures:
     """25: on engines of 1, 2 and 4 slots a standing queue is a queue of whole answers."""
     measures = {}
     for slots in (1, 2, 4):
-        world = World(engine=EngineParams(slots=slots)).with_limit(LimitParams())
+        # C is plain throughput: what a queue in the engine costs is in P0's TTFT.
+        world = World(engine=EngineParams(slots=slots), objectives=Objectives(None, None))
         world = with_lengths(world, Lengths(output_sigma=0.3))
         unit = bench.calls_per_s(world)
         busy = replace(offered(world, unit, {P0: 0.1, P1: 0.5, P2: 2.4}), duration_s=1500.0)
         result = bench.run(busy, f"{slots} slots")
         service_s = slots / unit
-        wait = quantile(result.waits(100, 1400, P0), 0.99)
-        measures[f"{slots} slots: P0 wait p99 / service"] = wait / service_s
+        wait = tail(result.ttfts(100, 1400, P0))
+        measures[f"{slots} slots: P0 TTFT p99 / service"] = wait / service_s
         measures[f"{slots} slots: goodput / C"] = result.goodput(100, 1500) / bench.capacity(world)
     return measures
 
@@ -169,7 +177,7 @@ STEADY = (
                 at_most(f"{name}: std(L)/L", 0.15),
             )
         ),
-        ("fixed-16", "always-max", "gradient2", "aimd", "vegas-tpot"),
+        ("fixed-16", "always-max", "gradient2", "aimd", "vegas-tpot", "envoy-gradient"),
         engines,
     ),
     Scenario(
@@ -184,7 +192,7 @@ STEADY = (
         9,
         "long-haul",
         "24 h of backlog without an objective; a quiet night",
-        (at_most("max L / L at 10 min", 1.15), at_most("night moves", 0.02)),
+        (at_most("max L / L at 10 min", 1.15), at_most("rise of a baseline overnight", 0.02)),
         ("gradient2",),
         long_haul,
         max_seeds=2,
@@ -194,7 +202,7 @@ STEADY = (
         "feedback-lag",
         "feedback 15–30 s late",
         (at_most("max |L − median| / median", 0.25), at_least("goodput / C", 0.8)),
-        ("vegas-e2e", "gradient2", "always-max"),
+        ("vegas-e2e", "always-max", "envoy-gradient"),
         feedback_lag,
     ),
     Scenario(
@@ -202,15 +210,15 @@ STEADY = (
         "long-prompts",
         "10 % of the prompts have 8k tokens",
         (at_most("cuts at half load", 0), at_least("goodput / C at 3x", 0.85)),
-        ("vegas-e2e", "fixed-16", "always-max"),
+        ("raw-ttft", "vegas-e2e", "fixed-16", "always-max"),
         long_prompts,
     ),
     Scenario(
         22,
         "outlier",
         "one first token five times too early",
-        (at_most("change of L", 0.1), at_least("goodput / C", 0.9)),
-        ("fixed-16", "always-max", "vegas-e2e"),
+        (at_most("change of L", 0.1), at_least("goodput / C", 0.8)),
+        ("poisonable", "fixed-16", "always-max", "vegas-e2e"),
         outlier,
     ),
     Scenario(
@@ -221,11 +229,11 @@ STEADY = (
             bar
             for slots in (1, 2, 4)
             for bar in (
-                at_most(f"{slots} slots: P0 wait p99 / service", 1.5),
+                at_most(f"{slots} slots: P0 TTFT p99 / service", 1.5),
                 at_least(f"{slots} slots: goodput / C", 0.9),
             )
         ),
-        ("fixed-16", "always-max", "fifo-drop"),
+        ("fixed-16", "always-max", "fifo-drop", "always-min"),
         small_engines,
     ),
 )
