@@ -11,7 +11,6 @@ import math
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from policy_server.adapters.answers import Dialect, dialect_of
@@ -31,12 +30,10 @@ MAX_OUTPUT_TOKENS = 1 << 24
 _CLASSES = {name: priority for priority in Priority for name in (str(int(priority)), priority.name)}
 _URGENCY = re.compile(r"(?:^|[,;\s])u\s*=\s*([0-7])(?![0-9.])")
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
-_DIGITS = re.compile(r"[0-9]{1,18}")
-_UID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
+MAX_DIGITS = 18
 
 
-@dataclass(frozen=True, slots=True)
-class BodyFacts:
+class BodyFacts(NamedTuple):
     """Fields of the JSON body, lifted by Envoy; whatever the client wrote there."""
 
     model: str = ""
@@ -44,8 +41,7 @@ class BodyFacts:
     max_tokens: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(NamedTuple):
     """One request as Envoy shows it; header names in lower case, duplicates joined by `, `.
 
     `tenant` is the value of the metadata key that the rules name ("" when they name a header).
@@ -192,12 +188,14 @@ def bounded_name(name: str) -> str:
 
 def _uid(value: str) -> str:
     """Envoy's id of this request; a made-up one where Envoy does not stamp any."""
-    return value if _UID.fullmatch(value) else str(uuid.uuid4())
+    usable = 0 < len(value) <= MAX_NAME and value.isascii() and value.isprintable()
+    return value if usable and " " not in value else str(uuid.uuid4())
 
 
 def _whole(value: str) -> int:
     """A non-negative whole number, 0 for anything else."""
-    return int(value) if _DIGITS.fullmatch(value) else 0
+    usable = len(value) <= MAX_DIGITS and value.isascii() and value.isdigit()
+    return int(value) if usable else 0
 
 
 def _count(value: float) -> int:

@@ -170,10 +170,10 @@ class ExtProc:
         names = self._hooks.request_ids
         names[request.uid] = seen.request_id
         decision = gate.submit(request)
-        if isinstance(decision, Admitted | Shed):
-            names.pop(request.uid, None)
-            return self._answer(decision, seen.dialect, seen.upgrade)
-        return _Held(request.uid, decision, seen.dialect, seen.upgrade)
+        if isinstance(decision, Hold):
+            return _Held(request.uid, decision, seen.dialect, seen.upgrade)
+        names.pop(request.uid, None)
+        return self._answer(decision, seen.dialect, seen.upgrade)
 
     def _answer(self, decision: Admitted | Shed, dialect: Dialect, upgrade: bool) -> bytes:
         if isinstance(decision, Shed):

@@ -6,7 +6,7 @@ Answers are bytes: the common ones are serialized once and shared by all request
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from policy_server.adapters.answers import HttpAnswer
 from policy_server.adapters.classify import BodyFacts, Facts
@@ -101,8 +101,7 @@ def _text_at(struct: Struct | None, keys: tuple[str, ...]) -> str:
     return value.string_value or (f"{value.number_value:.0f}" if value.number_value else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Go:
+class Go(NamedTuple):
     """An admission as the client's side sees it."""
 
     pool: str
@@ -116,16 +115,15 @@ class GoAnswers:
 
     def __init__(self, orca_pools: frozenset[str]) -> None:
         self._orca_pools = orca_pools
-        self._ready: dict[tuple[str, Priority, bool], bytes] = {}
+        self._ready: dict[Go, bytes] = {}
 
     def of(self, go: Go) -> bytes:
         """The response that lets the request go."""
         if go.wait_ms:
             return self._build(go)
-        key = (go.pool, go.priority, go.observe)
-        answer = self._ready.get(key)
+        answer = self._ready.get(go)
         if answer is None:
-            answer = self._ready[key] = self._build(go)
+            answer = self._ready[go] = self._build(go)
         return answer
 
     def _build(self, go: Go) -> bytes:

@@ -85,11 +85,11 @@ def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
 
 def _uid(entry: HTTPAccessLogEntry) -> str:
     """The request's identity: the header, or, where the route removed it, the metadata."""
-    header = entry.request.request_headers.get(UID_KEY, "")
-    if header:
-        return header
+    uid: str = entry.request.request_headers.get(UID_KEY, "")
     facts = entry.common_properties.metadata.filter_metadata
-    return facts[FACTS].fields["uid"].string_value if FACTS in facts else ""
+    if not uid and FACTS in facts:
+        uid = facts[FACTS].fields["uid"].string_value
+    return uid
 
 
 def completion_of(entry: HTTPAccessLogEntry) -> Completion:

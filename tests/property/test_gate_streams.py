@@ -95,7 +95,7 @@ STEPS = st.builds(
 
 
 def turn_to(gate: FakeGate, stream: FakeStream, task: asyncio.Task[bytes], step: Do) -> None:
-    waiting = [hold.request for hold in gate.places.values()]
+    waiting = [request for request in gate.submitted[-1:] if request.uid in gate.places]
     if step is Do.EOF:
         stream.end()
     elif step is Do.RESET:

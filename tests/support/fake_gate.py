@@ -10,6 +10,7 @@ from policy_server.core.events import Admitted, Shed
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
+from policy_server.driver import Hold, SupersededError
 
 
 def admitted(request: Request, wait_s: float = 0.0, observe: bool = False) -> Admitted:
@@ -22,18 +23,6 @@ def shed(request: Request, reason: ShedReason = ShedReason.ROOM_FULL) -> Shed:
     return Shed(request, reason, 2.5, 0.0, evicted=False)
 
 
-class SupersededError(Exception):
-    """A newer stream took the uid over."""
-
-
-@dataclass(eq=False)
-class FakeHold:
-    """A place in the room."""
-
-    request: Request
-    future: asyncio.Future[Admitted | Shed]
-
-
 Decide = Callable[[Request], Admitted | Shed | None]
 
 
@@ -44,7 +33,7 @@ class FakeGate:
     decide: Decide = admitted
     lag: bool = False
     closing: asyncio.Event = field(default_factory=asyncio.Event)
-    places: dict[str, FakeHold] = field(default_factory=dict)
+    places: dict[str, Hold] = field(default_factory=dict)
     leases: set[str] = field(default_factory=set)
     submitted: list[Request] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
@@ -64,13 +53,13 @@ class FakeGate:
                 self.changed.clear()
                 await self.changed.wait()
 
-    def submit(self, request: Request) -> Admitted | Shed | FakeHold:
+    def submit(self, request: Request) -> Admitted | Shed | Hold:
         self.submitted.append(request)
         self._supersede(request.uid)
         decision = self.decide(request)
         self.changed.set()
         if decision is None:
-            hold = FakeHold(request, asyncio.get_running_loop().create_future())
+            hold = Hold(request.uid, asyncio.get_running_loop().create_future())
             self.places[request.uid] = hold
             return hold
         if isinstance(decision, Admitted):
@@ -80,7 +69,7 @@ class FakeGate:
     def _supersede(self, uid: str) -> None:
         older = self.places.pop(uid, None)
         if older is not None and not older.future.done():
-            older.future.set_exception(SupersededError())
+            older.future.set_exception(SupersededError(uid))
 
     def resolve(self, uid: str, decision: Admitted | Shed) -> None:
         """Decide for one that waits, as the driver would."""
@@ -93,10 +82,10 @@ class FakeGate:
             self.leases.add(uid)
         hold.future.set_result(decision)
 
-    def leave(self, hold: FakeHold) -> None:
-        if self.places.get(hold.request.uid) is hold:
-            del self.places[hold.request.uid]
-            self.left.append(hold.request.uid)
+    def leave(self, hold: Hold) -> None:
+        if self.places.get(hold.uid) is hold:
+            del self.places[hold.uid]
+            self.left.append(hold.uid)
         self.changed.set()
 
     def never_sent(self, uid: str) -> None:
