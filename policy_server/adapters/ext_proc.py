@@ -49,6 +49,10 @@ from policy_server.driver import Hold
 HANDBACK_BATCH = 256
 """Holds handed back between two turns of the loop, so that a shutdown is no flood."""
 NODE_KEY = "x-policy-node"
+GONE = grpc.StatusCode.ABORTED
+"""Nobody waits for this stream any more. It must be a status that Envoy's retry policy does not
+name: a stream that Envoy has half-closed is still sent again on `cancelled` or `unavailable`, as
+a request whose client has left."""
 
 
 class Observer(Protocol):
@@ -129,7 +133,7 @@ class ExtProc:
         """One stream: read, decide, answer."""
         raw = await read(context)
         if raw is None:
-            await end(context, grpc.StatusCode.CANCELLED, "the stream closed without a request")
+            await end(context, GONE, "the stream closed without a request")
         if self._gate.closing.is_set():
             await _hand_back(context)
         message = parse(raw)
@@ -196,7 +200,7 @@ class ExtProc:
                 self._gone(held.hold)
                 raise
         except Exception:  # what the driver set: a newer stream has this uid
-            await end(context, grpc.StatusCode.ABORTED, "a newer stream took this request over")
+            await end(context, GONE, "a newer stream took this request over")
         finally:
             self._holds.discard(future)
             self._hooks.request_ids.pop(held.uid, None)
@@ -208,7 +212,7 @@ class ExtProc:
             return self._answer(decision, held.dialect, held.upgrade)
         elif self._gate.closing.is_set():
             await _hand_back(context)
-        return await end(context, grpc.StatusCode.CANCELLED, "the client left while it waited")
+        return await end(context, GONE, "the client left while it waited")
 
     def _gone(self, hold: Hold) -> None:
         """Give back what the client, now gone, had: its place, or a lease it never heard of."""

@@ -97,7 +97,7 @@ async def test_a_client_that_leaves_gives_its_place_back(wired: Wired, how: str)
     assert wired.gate.left == ["uid-1"]
     assert not wired.gate.leases
     if how == "half-close":
-        assert await refusal(call) is grpc.StatusCode.CANCELLED
+        assert await refusal(call) is grpc.StatusCode.ABORTED
 
 
 async def test_envoys_own_reply_during_a_hold_goes_on(wired: Wired) -> None:
@@ -140,7 +140,7 @@ async def test_an_empty_message_is_never_a_yes(wired: Wired) -> None:
 async def test_a_stream_without_a_message_is_never_a_yes(wired: Wired) -> None:
     call = wired.process()
     await call.done_writing()
-    assert await refusal(call) is grpc.StatusCode.CANCELLED
+    assert await refusal(call) is grpc.StatusCode.ABORTED
     assert not wired.gate.submitted
 
 
