@@ -31,5 +31,7 @@ class ReleasePacer:
         return True
 
     def resumes_at(self) -> float:
-        """When the next batch may start, monotonic seconds."""
+        """From when `take` may succeed, monotonic seconds; -inf while the batch has room."""
+        if self._used < self._max_batch:
+            return float("-inf")
         return self._started + self._interval_s

@@ -249,7 +249,6 @@ class Pool:
         events: list[Event] = []
         while (ticket := self.room.expired(now)) is not None:
             if not self._pacer.take(now):
-                self._paced = True
                 break
             self.room.leave(ticket.request.uid)
             events.append(self._shed(ticket.request, ShedReason.DEADLINE, now, None, True))
@@ -262,7 +261,7 @@ class Pool:
             times.append(self._sweep_at)
         deadline = self.room.earliest_deadline()
         if deadline is not None:
-            times.append(max(deadline, self._pacer.resumes_at()) if self._paced else deadline)
+            times.append(max(deadline, self._pacer.resumes_at()))
         if self._paced:
             times.append(self._pacer.resumes_at())
         return min(times, default=None)
