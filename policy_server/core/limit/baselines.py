@@ -13,6 +13,7 @@ Owner: the pool. Keys are (model, path, kind of answer, size bucket); the table 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class Baseline:
     value: float
     proof: float
     at: float
-    samples: int = 1
+    samples: int = 1  # since the last escape
 
     def update(self, x: float, now: float) -> None:
         """Take a sample: fall a fifth of the way towards it, or leak."""
@@ -53,9 +54,15 @@ class Baseline:
         self.value = min(leaked, max(self.value, self.proof * MAX_LEAK))
 
     def raise_by(self, factor: float) -> None:
-        """The engine is slower for good: accept `factor` times the value as the new proof."""
-        self.value *= factor
-        self.proof = self.value
+        """The engine is slower for good: accept `factor` times the value as the new proof.
+
+        Only on evidence since the last time: an outage that lasts an hour, without a sample, must
+        not double a baseline every ten seconds.
+        """
+        if self.samples:
+            self.value *= factor
+            self.proof = self.value
+            self.samples = 0
 
 
 class Baselines:
@@ -67,6 +74,8 @@ class Baselines:
 
     def ttft_residual(self, key: Key, x: float, now: float) -> float:
         """Seconds of `x` above what this size costs unloaded; takes `x` as a sample, too."""
+        if not _is_duration(x):
+            return 0.0
         base = self._ttft.get(key)
         if base is None:
             if len(self._ttft) >= MAX_KEYS:
@@ -90,6 +99,8 @@ class Baselines:
 
     def tpot_sample(self, model: str, x: float, now: float) -> None:
         """Take the token-weighted TPOT of one window."""
+        if not _is_duration(x):
+            return
         base = self._tpot.get(model)
         if base is None:
             if len(self._tpot) < MAX_KEYS:
@@ -119,7 +130,7 @@ class Baselines:
         """Take back what `state` gave; entries of another shape are ignored."""
         for name, value in state:
             kind, _, rest = name.partition("|")
-            if not value > 0.0:
+            if not _is_duration(value):
                 continue
             if kind == "tpot":
                 self._tpot[rest] = Baseline(value, value, now)
@@ -128,3 +139,8 @@ class Baselines:
                 if len(parts) == 4 and parts[3].isdigit():
                     key = (parts[0], parts[1], parts[2], int(parts[3]))
                     self._ttft[key] = Baseline(value, value, now)
+
+
+def _is_duration(x: float) -> bool:
+    """A zero (tokens that came in one burst) would be a baseline that nothing can ever meet."""
+    return 0.0 < x < math.inf
