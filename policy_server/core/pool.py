@@ -12,6 +12,7 @@ Owner: `Admission`; one writer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 from policy_server.core.events import (
@@ -329,7 +330,8 @@ class Pool:
         return state
 
     def restore_learned(self, state: Mapping[str, float], now: float) -> None:
-        """Take back what `learned` gave."""
+        """Take back what `learned` gave; numbers that are none are left out."""
+        state = {k: v for k, v in state.items() if math.isfinite(v)}
         limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
         if limit:
             self.limit.restore(limit)
