@@ -23,6 +23,7 @@ DRAIN_MIN_S = 2.0
 BUCKET_S = 0.5
 ARRIVAL_MEMORY_S = 10.0
 SERVICE_WEIGHT = 0.05
+MIN_CLASS_RATE_PER_S = 1e-3  # of a class without a share that the others crowd out
 
 
 class DecayingRate:
@@ -122,14 +123,14 @@ class Predictor:
                 taken += arriving
             elif other > priority:
                 taken += min(arriving, self._shares[other] * total)
-        return max(self._shares[priority] * total, total - taken)
+        return max(self._shares[priority] * total, total - taken, MIN_CLASS_RATE_PER_S)
 
     def wait_s(
         self, priority: Priority, waiting: Sequence[int], limit: float, now: float
     ) -> float | None:
         """Ŵ_c of a newcomer behind `waiting` requests per class; None while nothing is known."""
         rate = self.class_rate(priority, limit, now)
-        if rate is None or rate <= 0.0:
+        if rate is None:
             return None
         return (waiting[priority] + 1) / rate
 
