@@ -51,8 +51,8 @@ class Bookings:
         self._p = params
 
     def note_return(self) -> None:
-        """A client that says it retries came back."""
-        self._returned += 1.0
+        """A client that says it retries came back; it can't be more than were shed."""
+        self._returned = min(self._returned + 1.0, self._shed)
 
     def return_share(self) -> float:
         """P(return), 0.1..1."""
