@@ -87,10 +87,15 @@ class Room:
     def victims_for(self, request: Request) -> list[Ticket] | None:
         """Who must leave so that `request` fits: newest of the lowest classes below it.
 
-        None when it can't be made to fit. Removes nobody.
+        None when it can't be made to fit. Removes nobody. In a room that holds more than a new
+        configuration allows, a newcomer makes room for itself only; the rest leaves by itself.
         """
-        need = self.held + 1 - self._p.max_requests
-        need_bytes = self.held_bytes + request.body_bytes - self._p.max_bytes
+        if request.body_bytes > self._p.max_bytes:
+            return None
+        need = min(1, self.held + 1 - self._p.max_requests)
+        need_bytes = min(
+            request.body_bytes, self.held_bytes + request.body_bytes - self._p.max_bytes
+        )
         victims: list[Ticket] = []
         for priority in reversed(PRIORITIES):
             if priority <= request.priority:
