@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Protocol
 
 from policy_server.core.params import LimitParams, PoolParams
 from policy_server.simulate.engine import EngineParams
@@ -39,6 +40,19 @@ class Happening:
     replica: int | None = None
 
 
+class Calls(Protocol):
+    """Calls that come from elsewhere, such as a trace."""
+
+    def __call__(self, seed: int) -> Iterator[Call]:
+        """The calls of a seed, in order of time."""
+        ...
+
+    @property
+    def lengths(self) -> Lengths:
+        """Lengths like theirs."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """Everything about a run but the policy and the seed. Seconds."""
@@ -54,11 +68,13 @@ class World:
     settle_s: float = 0.0  # after the last arrival
     tick_s: float = 1.0
     gateways: int = 1  # policy servers, each with its own gate, in front of the same replicas
-    calls: Callable[[int], Iterator[Call]] | None = None  # of a seed; instead of `flows`
+    calls: Calls | None = None  # instead of `flows`
 
     @property
     def lengths(self) -> Lengths:
         """The lengths at the start, which the oracle sweep uses."""
+        if self.calls is not None:
+            return self.calls.lengths
         return self.flows[0].lengths[0][1] if self.flows else Lengths()
 
     def with_limit(self, limit: LimitParams) -> World:

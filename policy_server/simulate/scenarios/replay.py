@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 from policy_server.core.outcome import ShedReason
 from policy_server.core.request import Priority
 from policy_server.simulate.errors import InputError
-from policy_server.simulate.record import Result
+from policy_server.simulate.record import Result, mean
 from policy_server.simulate.scenarios.base import (
     P0,
     SLOT_BOUND,
@@ -21,7 +22,7 @@ from policy_server.simulate.scenarios.base import (
     at_most,
 )
 from policy_server.simulate.trace import DEFAULT_MIX, TraceRow, classify, read_trace
-from policy_server.simulate.workload import PATIENT, Call, Manner
+from policy_server.simulate.workload import PATIENT, Call, Lengths, Manner
 from policy_server.simulate.world import World
 
 TRACE = Path("tests/simulation/traces/AzureLLMInferenceTrace_code.csv")
@@ -44,9 +45,23 @@ class Replay:
             yield Call(row.at / self.speed, priority, tenant, row.prompt, row.output, self.manner)
 
     @property
+    def lengths(self) -> Lengths:
+        """Lognormal lengths with the same means and spreads."""
+        prompt, prompt_sigma = _fit([row.prompt for row in self.rows])
+        output, output_sigma = _fit([row.output for row in self.rows])
+        return Lengths(prompt, prompt_sigma, output, output_sigma)
+
+    @property
     def duration_s(self) -> float:
         """From the first to the last call."""
         return self.rows[-1].at / self.speed
+
+
+def _fit(values: Sequence[int]) -> tuple[float, float]:
+    """Mean, and the sigma of the logarithm that a lognormal of that mean and variance has."""
+    centre = mean(values)
+    variance = mean((value - centre) ** 2 for value in values)
+    return centre, math.sqrt(math.log1p(variance / centre**2))
 
 
 @lru_cache(maxsize=4)
