@@ -92,9 +92,9 @@ class Pool:
             return [self._repeat(lease)]
         if request.uid in self.room:
             return []  # the newer stream takes over the place; the driver knows both
-        if self.draining:
-            return [self._shed(request, ShedReason.DRAINING, now, None)]
         request, returned = self.room.claim(request)
+        if self.draining:
+            return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
         if not returned:
             self._rule.note_arrival(request.priority, now)
             self.predictor.note_arrival(request.priority, now)
@@ -133,7 +133,7 @@ class Pool:
         if not self.room.fits(request):
             victims = self.room.victims_for(request)
             if victims is None:
-                return [self._shed(request, ShedReason.ROOM_FULL, now, predicted)]
+                return [self._shed(request, ShedReason.ROOM_FULL, now, predicted, returned)]
             for victim in victims:
                 self.room.leave(victim.request.uid)
                 events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
