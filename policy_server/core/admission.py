@@ -52,6 +52,7 @@ class Admission:
                 self._pools[name].reconfigure(params, self._make_limit)
             else:
                 self._pools[name] = Pool(params, self._make_limit(params.limit), self._rng)
+                self._pools[name].draining = self._draining
         for name in [n for n in self._pools if n not in wanted]:
             if not len(self._pools[name].leases) and not len(self._pools[name].room):
                 del self._pools[name]
@@ -88,6 +89,7 @@ class Admission:
 
         Call again until `waiting()` is 0; the batches keep Envoy's flood guards quiet.
         """
+        self._draining = True
         events: list[Event] = []
         for pool in self._pools.values():
             pool.draining = True
@@ -158,10 +160,10 @@ class Admission:
             pool.leases.node_alive(node, now)
 
     def load_report(self, pool: str, source: str, report: LoadReport, now: float) -> None:
-        """An engine of `pool` says how it is."""
-        window = self._pools[pool].window
-        if window is not None:
-            window.load_report(source, report, now)
+        """An engine of `pool` says how it is; nothing when a reload has removed that pool."""
+        known = self._pools.get(pool)
+        if known is not None and known.window is not None:
+            known.window.load_report(source, report, now)
 
     def pool_of(self, uid: str) -> str | None:
         """The pool where `uid` waits or holds a lease."""
