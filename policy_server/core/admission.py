@@ -134,7 +134,10 @@ class Admission:
             pool.first_token(lease, now)
 
     def tokens(self, uid: str, count: int, now: float) -> None:
-        """`count` (≥ 1) more tokens of an observed answer, the last of them now."""
+        """`count` (≥ 1) more tokens of an observed answer, the last of them now.
+
+        More than `first_token` told; without that call the first chunk is told here alone.
+        """
         pool = self._where.get(uid)
         lease = pool.leases.get(uid) if pool else None
         if pool is not None and lease is not None and count > 0:

@@ -299,11 +299,15 @@ class Pool:
         """The first token of an observed stream."""
         if lease.first_token is None:
             lease.first_token = lease.last_token = now
+            lease.tokens = 1
             if self._window is not None:
                 self._window.first_token(lease, now - lease.granted, now)
 
     def tokens(self, lease: Lease, count: int, now: float) -> None:
-        """`count` more tokens of an observed stream, the last of them now."""
+        """`count` more tokens of an observed stream, the last of them now.
+
+        Without a `first_token` before it, the first of them is that one. It took no gap.
+        """
         self.sampler.note_messages(1)
         if lease.first_token is None:
             self.first_token(lease, now)
