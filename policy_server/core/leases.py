@@ -45,7 +45,7 @@ class LeaseTable:
         self._leases: dict[str, Lease] = {}
         self._order: dict[str, None] = {}  # by last sign of life, oldest first
         self._seats = [0] * len(PRIORITIES)
-        self._nodes: dict[str, float] = {}
+        self._nodes: dict[str, float] = {}  # by last word, oldest first
         self._last_log = float("-inf")
         self._last_trickle = float("-inf")
         self.seats = 0
@@ -102,8 +102,10 @@ class LeaseTable:
 
     def node_alive(self, node: str, now: float) -> None:
         """An Envoy's log says something, whatever it is."""
-        if node in self._nodes or len(self._nodes) < MAX_NODES:
-            self._nodes[node] = now
+        self._nodes.pop(node, None)
+        if len(self._nodes) >= MAX_NODES:
+            del self._nodes[next(iter(self._nodes))]
+        self._nodes[node] = now
         self._last_log = now
 
     def nodes(self) -> dict[str, float]:
