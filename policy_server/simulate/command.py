@@ -22,6 +22,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from policy_server.core.params import PoolParams
 from policy_server.simulate.compare import compare_scenario, compare_trace
 from policy_server.simulate.errors import InputError
+from policy_server.simulate.forecasts import forecast_json, forecast_table, objective_lines
 from policy_server.simulate.options import (
     EngineOptions,
     TrafficOptions,
@@ -33,13 +34,7 @@ from policy_server.simulate.options import (
 from policy_server.simulate.report.page import render
 from policy_server.simulate.scenarios.table import SCENARIOS
 from policy_server.simulate.scenarios.table import scenario as find_scenario
-from policy_server.simulate.tables import (
-    forecast_json,
-    forecast_table,
-    measures_table,
-    scenario_json,
-    verdict_line,
-)
+from policy_server.simulate.tables import measures_table, scenario_json
 from policy_server.simulate.whatif import forecast, needed_replicas
 from policy_server.simulate.world import World
 
@@ -171,7 +166,7 @@ def _trace(trace: Path, world: World, replicas: list[int], ask: _Ask) -> None:
         typer.echo(json.dumps(forecast_json(forecasts), indent=1))
     else:
         Console().print(forecast_table(forecasts))
-        typer.echo(verdict_line(forecasts))
+        Console().print(objective_lines(forecasts))
 
 
 def _part(tell: Callable[[float], None], done: int, of: int, share: float) -> None:

@@ -62,7 +62,7 @@ def compare_scenario(
             continue
         pages.append(
             Page(
-                title=f"{item.title[:1].upper()}{item.title[1:]}: {title}",
+                title=_title(item, title, len(benches[0].results)),
                 explanation=EXPLANATION if not pages else "The same, in another world.",
                 runs=shown,
                 start_s=min((m.at for m in marks_of(world)), default=0.0),
@@ -73,6 +73,11 @@ def compare_scenario(
             )
         )
     return Compared(measures, pages)
+
+
+def _title(item: Scenario, world: str, worlds: int) -> str:
+    text = item.title if worlds == 1 else f"{item.title}: {world}"
+    return text[:1].upper() + text[1:]
 
 
 def compare_trace(

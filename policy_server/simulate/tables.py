@@ -1,15 +1,14 @@
-"""What the terminal shows: verdicts of scenarios and comparisons of policies."""
+"""What the terminal shows of scenarios: verdicts, and measures of several policies."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from rich.table import Table
 from rich.text import Text
 
 from policy_server.simulate.scenarios.base import Scenario
 from policy_server.simulate.suite import BarVerdict, Verdict
-from policy_server.simulate.whatif import ClassForecast, Forecast, needed_replicas
 
 
 def verdict_table(verdicts: Iterable[Verdict]) -> Table:
@@ -98,74 +97,4 @@ def scenario_json(
             name: {text: bar.holds(values[bar.measure]) for text, bar in bars.items()}
             for name, values in measures.items()
         },
-    }
-
-
-def forecast_table(forecasts: Iterable[Forecast]) -> Table:
-    """One row per class and number of replicas."""
-    table = Table(title="What would happen", title_justify="left")
-    for name in ("replicas", "limit", "class"):
-        table.add_column(name)
-    for name in ("calls", "held", "wait p50", "wait p99", "refused", "first token p99"):
-        table.add_column(name, justify="right")
-    table.add_column("objective")
-    for item in forecasts:
-        for index, row in enumerate(item.classes):
-            head = (str(item.replicas), f"{item.limit:.0f}") if index == 0 else ("", "")
-            table.add_row(*head, *_class_cells(row), _met(item) if index == 0 else "")
-        table.add_section()
-    return table
-
-
-def _class_cells(row: ClassForecast) -> tuple[str, ...]:
-    return (
-        row.priority.name,
-        str(row.calls),
-        f"{100 * row.held:.1f} %",
-        f"{row.wait_p50_s:.2f} s",
-        f"{row.wait_p99_s:.2f} s",
-        f"{100 * row.refused:.1f} %",
-        f"{row.ttft_p99_s:.2f} s",
-    )
-
-
-def _met(item: Forecast) -> Text:
-    if item.meets:
-        return Text("met", style="green")
-    return Text("; ".join(item.misses), style="red")
-
-
-def verdict_line(forecasts: Sequence[Forecast]) -> str:
-    """How many replicas the objective needs."""
-    needed = needed_replicas(forecasts)
-    if needed is not None:
-        return f"{needed} replica{'s' if needed > 1 else ''} meet the objective."
-    return f"{forecasts[-1].replicas} replicas are not enough; try more with --replicas."
-
-
-def forecast_json(forecasts: Sequence[Forecast]) -> dict[str, object]:
-    """The same as data."""
-    return {
-        "needed_replicas": needed_replicas(forecasts),
-        "forecasts": [
-            {
-                "replicas": item.replicas,
-                "limit": item.limit,
-                "meets": item.meets,
-                "misses": list(item.misses),
-                "classes": [
-                    {
-                        "class": row.priority.name,
-                        "calls": row.calls,
-                        "held": row.held,
-                        "wait_p50_s": row.wait_p50_s,
-                        "wait_p99_s": row.wait_p99_s,
-                        "refused": row.refused,
-                        "ttft_p99_s": row.ttft_p99_s,
-                    }
-                    for row in item.classes
-                ],
-            }
-            for item in forecasts
-        ],
     }

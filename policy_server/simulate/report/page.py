@@ -27,7 +27,7 @@ GLOSSARY = (
     ("Limit", "How many requests the policy lets the model server work on at once."),
     ("In flight", "How many it is working on."),
     ("Engine queue", "Requests that the model server took but cannot start: they wait blindly."),
-    ("Wait", "Time a request is held at the gateway before it is sent on."),
+    ("Wait", "Time a request is held at the gateway before it is sent on. A gap: nobody went."),
     ("Refused", "Answered 429 with a time to come back, instead of waiting in vain."),
     ("Goodput", "Output tokens per second of useful answers: in time, and at a usable pace."),
     ("P0, P1, P2", "Priority classes. P0 is a person waiting, P1 a worker, P2 a batch job."),
@@ -88,7 +88,7 @@ def _page(page: Page) -> str:
         f"<h1>{escape(page.title)}</h1><p>{escape(page.explanation)}</p>{notes}"
         f"<details><summary>What the words mean</summary><dl>{words}</dl></details>"
         f"<h2>Who fared how</h2>{_span(page)}{_table(page, summaries)}"
-        f"{''.join(_run(page, index) for index in range(len(page.runs)))}"
+        f"{''.join(_run(page, index, summary) for index, summary in enumerate(summaries))}"
     )
 
 
@@ -101,10 +101,9 @@ def _span(page: Page) -> str:
 
 def _table(page: Page, summaries: Sequence[Summary]) -> str:
     seen = [row.priority for row in max(summaries, key=lambda s: len(s.classes)).classes]
-    head = "<th>Policy</th><th>Goodput</th>" + "".join(
-        f"<th>{p.name} served</th><th>{p.name} wait p99</th><th>{p.name} TTFT p99</th>"
-        for p in seen
-    )
+    tops = "".join(f'<th class="top {p.name}" colspan="3">{p.name}</th>' for p in seen)
+    subs = "<th>served</th><th>wait p99</th><th>TTFT p99</th>" * len(seen)
+    head = f'<tr><th rowspan="2">Policy</th><th rowspan="2">Goodput</th>{tops}</tr><tr>{subs}</tr>'
     reference = page.best or max(s.goodput for s in summaries) or 1.0
     rows = []
     for index, (run, summary) in enumerate(zip(page.runs, summaries, strict=True)):
@@ -115,7 +114,7 @@ def _table(page: Page, summaries: Sequence[Summary]) -> str:
             f'<tr class="{"ours" if index == 0 else ""}"><td>{escape(run.title)}</td>'
             f"{_goodput_cell(summary.goodput, reference)}{cells}</tr>"
         )
-    return f'<div class="wrap"><table><tr>{head}</tr>{"".join(rows)}</table></div>{_basis(page)}'
+    return f'<div class="wrap"><table>{head}{"".join(rows)}</table></div>{_basis(page)}'
 
 
 def _basis(page: Page) -> str:
@@ -151,10 +150,27 @@ def _seconds(value: float | None) -> str:
     return f"{1000 * value:.0f} ms" if value < 1 else f"{value:.1f} s"
 
 
-def _run(page: Page, index: int) -> str:
+def _run(page: Page, index: int, summary: Summary) -> str:
     run = page.runs[index]
     charts = "".join(draw(_chart(page, run, *spec)) for spec in CHARTS)
-    return f'<h2>{escape(run.title)}</h2><div class="grid2">{charts}</div>'
+    sentence = escape(_sentence(page, summary))
+    return f'<h2>{escape(run.title)}</h2><p>{sentence}</p><div class="grid2">{charts}</div>'
+
+
+def _sentence(page: Page, summary: Summary) -> str:
+    """The run in words."""
+    if not summary.classes:
+        return "Nobody called."
+    share = f" ({100 * summary.goodput / page.best:.0f} % of the best)" if page.best else ""
+    first = summary.classes[0]
+    words = [f"{summary.goodput:,.0f} useful tokens per second{share}."]
+    words.append(
+        f"Of {first.calls:,} {first.priority.name} calls {100 * first.served:.1f} % served"
+    )
+    if first.ttft_p99_s is not None:
+        words.append(f"with the first token within {_seconds(first.ttft_p99_s)} for 99 of 100")
+    refused = [f"{row.priority.name} {100 * row.refused:.0f} %" for row in summary.classes]
+    return f"{words[0]} {', '.join(words[1:])}. Refused for good: {', '.join(refused)}."
 
 
 def _chart(page: Page, run: Shown, title: str, unit: str, lines: Lines) -> Chart:

@@ -10,7 +10,7 @@ from policy_server.core.request import PRIORITIES, Priority
 from policy_server.simulate.record import CallRecord, Result, quantile
 from policy_server.simulate.report.svg import Point, Series
 
-BINS = 90
+BINS = 60
 
 
 def bin_s(result: Result) -> float:

@@ -18,14 +18,18 @@ p{max-width:78ch;margin:6px 0 12px}
 .soft,.unit{color:var(--soft)}
 table{border-collapse:collapse;width:100%;margin:10px 0;background:var(--card);
 border:1px solid var(--rule);border-radius:8px;font-variant-numeric:tabular-nums}
-th,td{padding:7px 10px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
+th,td{padding:6px 8px;text-align:right;border-bottom:1px solid var(--rule);white-space:nowrap}
 th{font-weight:600;color:var(--soft);font-size:13px}
 tr:last-child td{border-bottom:0}
+tr:nth-child(2) th{text-align:right}
+table{font-size:14px}
+th.top{text-align:center;color:var(--c);border-left:1px solid var(--rule)}
+tr:first-child th{vertical-align:bottom}
 th:first-child,td:first-child{text-align:left}
 tr.ours td{font-weight:600}
 .wrap{overflow-x:auto}
 .good{color:var(--good)}.bad{color:var(--bad)}
-.bar{display:inline-block;width:90px;height:9px;border-radius:5px;background:var(--grid);
+.bar{display:inline-block;width:64px;height:9px;border-radius:5px;background:var(--grid);
 margin-right:8px;overflow:hidden;vertical-align:1px}
 .bar i{display:block;height:100%;background:var(--inflight)}
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(380px,1fr));gap:14px;

@@ -169,6 +169,6 @@ def thin(points: Sequence[Point]) -> list[Point]:
 
 
 def _number(value: float) -> str:
-    if value >= 10_000:
-        return f"{value / 1000:g}k"
-    return f"{value:.3g}"
+    if value >= 100_000:
+        return f"{value / 1000:,.0f}k"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
