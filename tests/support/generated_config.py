@@ -9,8 +9,7 @@ import sys
 from pathlib import Path
 
 from policy_server.config import load_config
-from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
-from policy_server.envoy_config.options import GatewayOptions, OnOutage, Upstream
+from policy_server.envoy_config.command import render
 
 FOLDER = Path(__file__).resolve().parents[2] / "envoy"
 UPSTREAM = "http://127.0.0.1:8000"
@@ -19,19 +18,9 @@ UPSTREAM = "http://127.0.0.1:8000"
 def generated() -> dict[str, str]:
     """File name → content, from the defaults."""
     return {
-        "bootstrap-gate.yaml": _bootstrap("closed"),
-        "bootstrap-gate-open.yaml": _bootstrap("open"),
+        "bootstrap-gate.yaml": render(load_config(None, {}), [UPSTREAM], "closed"),
+        "bootstrap-gate-open.yaml": render(load_config(None, {}), [UPSTREAM], "open"),
     }
-
-
-def _bootstrap(on_outage: OnOutage) -> str:
-    options = GatewayOptions(upstreams=(Upstream.parse(UPSTREAM),), on_outage=on_outage)
-    return to_yaml(
-        build_bootstrap(load_config(None, {}), options),
-        "Generated, do not edit (make config). The same, for your own configuration:\n"
-        "policy-server envoy-config --target bootstrap --wiring gate "
-        f"--on-outage {on_outage} --upstream {UPSTREAM}",
-    )
 
 
 def main() -> int:

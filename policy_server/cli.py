@@ -1,0 +1,319 @@
+"""`policy-server …`: the commands, thin. What they do is imported when they run.
+
+Exit codes: 0 ok, 2 usage or configuration error (one line on stderr), 1 failure.
+"""
+
+# ruff: noqa: PLC0415 - a command imports what it needs, so that --help stays fast
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from policy_server import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
+    from policy_server.load.runner import Progress
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    name="policy-server",
+    help="Overload control for model APIs behind Envoy.",
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+
+
+class Wiring(StrEnum):
+    """How Envoy asks the policy server."""
+
+    gate = "gate"
+
+
+class OnOutage(StrEnum):
+    """What Envoy does while there is no policy server."""
+
+    closed = "closed"
+    open = "open"
+
+
+class Target(StrEnum):
+    """Whose configuration is printed."""
+
+    bootstrap = "bootstrap"
+
+
+class Mode(StrEnum):
+    """What SIGTERM means for held requests."""
+
+    gateway = "gateway"
+    serve = "serve"
+
+
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="YAML file; POLICY_…__… variables override it.")
+]
+DataDir = Annotated[Path, typer.Option("--data-dir", help="Journal, keys, Envoy's bootstrap.")]
+WiringOption = Annotated[Wiring, typer.Option("--wiring", help="How Envoy asks the policy server.")]
+Outage = Annotated[
+    OnOutage, typer.Option("--on-outage", help="Refuse or pass traffic without a policy server.")
+]
+
+
+@app.command()
+def gateway(
+    upstream: Annotated[
+        list[str], typer.Option("--upstream", help="Model server URL; several are one pool.")
+    ],
+    port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
+    grpc_port: Annotated[int | None, typer.Option("--grpc-port", help="Default 9002.")] = None,
+    http_port: Annotated[int | None, typer.Option("--http-port", help="Default 9003.")] = None,
+    envoy_admin_port: Annotated[int, typer.Option("--envoy-admin-port")] = 9901,
+    data_dir: DataDir = Path("data"),
+    config: ConfigFile = None,
+    wiring: WiringOption = Wiring.gate,
+    on_outage: Outage = OnOutage.closed,
+    tls_cert: Annotated[Path | None, typer.Option("--tls-cert", help="PEM, for clients.")] = None,
+    tls_key: Annotated[Path | None, typer.Option("--tls-key", help="PEM, for clients.")] = None,
+    gate_rate: Annotated[
+        int, typer.Option("--gate-rate", help="Requests per second that reach the policy server.")
+    ] = 2000,
+) -> None:
+    """Run Envoy and the policy server in front of a model server. Prints `ready`."""
+    from policy_server.gateway.plan import Flags, make_plan
+    from policy_server.gateway.supervisor import run_gateway
+
+    flags = Flags(
+        upstreams=upstream,
+        host=host,
+        port=port,
+        grpc_port=grpc_port,
+        http_port=http_port,
+        admin_port=envoy_admin_port,
+        data_dir=data_dir,
+        config=config,
+        on_outage=on_outage.value,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        gate_rate_per_s=gate_rate,
+    )
+    raise typer.Exit(run_gateway(make_plan(flags, os.environ)))
+
+
+@app.command()
+def serve(
+    config: ConfigFile = None,
+    data_dir: DataDir = Path("data"),
+    standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
+    mode: Annotated[Mode, typer.Option("--mode", hidden=True)] = Mode.serve,
+) -> None:
+    """Run the policy server alone, for an Envoy that someone else runs. Prints `ready`."""
+    from policy_server.app import run_server
+    from policy_server.config import load_config
+    from policy_server.gateway import standby as handover
+
+    if standby:
+        if not handover.wait_for_go():
+            return
+        handover.end_with_supervisor()
+    settings = load_config(config, os.environ)
+    _run(
+        lambda: run_server(
+            settings,
+            mode.value,
+            data_dir,
+            handover.say_ready,
+            lambda: load_config(config, os.environ),
+        )
+    )
+
+
+@app.command("envoy-config")
+def envoy_config(
+    target: Annotated[Target, typer.Option("--target")] = Target.bootstrap,
+    wiring: WiringOption = Wiring.gate,
+    config: ConfigFile = None,
+    upstream: Annotated[
+        list[str] | None, typer.Option("--upstream", help="Model server URL; may be repeated.")
+    ] = None,
+    on_outage: Outage = OnOutage.closed,
+) -> None:
+    """Print the Envoy side of a configuration."""
+    from policy_server.config import load_config
+    from policy_server.envoy_config.command import render
+
+    upstreams = upstream or ["http://127.0.0.1:8000"]
+    sys.stdout.write(render(load_config(config, os.environ), upstreams, on_outage.value))
+
+
+@app.command()
+def check(config: ConfigFile = None) -> None:
+    """Validate a configuration file: every error names file, line or key, and the fix."""
+    from policy_server.config import load_config
+
+    settings = load_config(config, os.environ)
+    pools = ", ".join(pool.name for pool in settings.pools)
+    print(f"{config or 'the defaults'}: ok; pools: {pools}")
+
+
+@app.command()
+def backend(
+    port: Annotated[int, typer.Option("--port")] = 8000,
+    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
+    kv_tokens: Annotated[int, typer.Option(help="Tokens of KV cache.")] = 400_000,
+    step_ms: Annotated[float, typer.Option(help="Milliseconds of every step.")] = 10.7,
+    seq_ms: Annotated[float, typer.Option(help="Milliseconds per sequence and step.")] = 0.2,
+    prefill_tps: Annotated[float, typer.Option(help="Prompt tokens per second.")] = 30_000.0,
+    cold_start: Annotated[float, typer.Option(help="Seconds of 503 at the start.")] = 0.0,
+    orca: Annotated[bool, typer.Option("--orca", help="Send ORCA load reports.")] = False,
+) -> None:
+    """Run the model-server emulator: OpenAI API, continuous batching, vLLM's metrics."""
+    from policy_server.backend.params import BackendParams, EngineParams
+    from policy_server.backend.server import run_backend
+
+    engine = EngineParams(
+        max_num_seqs=max_num_seqs,
+        kv_tokens=kv_tokens,
+        step_ms=step_ms,
+        seq_ms=seq_ms,
+        prefill_tps=prefill_tps,
+    )
+    params = BackendParams(engine, cold_start_s=cold_start, orca=orca)
+    _run(lambda: run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))
+
+
+@app.command()
+def load(
+    url: Annotated[str, typer.Option("--url", help="Gateway or model server.")],
+    rate: Annotated[float, typer.Option("--rate", help="Requests per second.")],
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")],
+    mix: Annotated[str, typer.Option(help="Classes, as in 0:.2,1:.5,2:.3")] = "",
+    tenants: Annotated[str, typer.Option(help="Tenants, as in a:.9,b:.1")] = "",
+    tokens: Annotated[int, typer.Option(help="Mean answer length.")] = 100,
+    sigma: Annotated[float, typer.Option(help="Spread of the lengths (lognormal).")] = 0.0,
+    warmup: Annotated[float, typer.Option(help="Seconds left out of the table.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 1,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry like the SDKs.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Streamed answers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Send open-loop load; latency counts from the scheduled send."""
+    import json
+
+    from policy_server.load.params import LoadParams, parse_mix, parse_weights
+    from policy_server.load.report import render
+    from policy_server.load.runner import run_load
+
+    params = LoadParams(
+        url=url,
+        rate=rate,
+        seconds=seconds,
+        mix=parse_mix(mix) if mix else {},
+        tenants=parse_weights(tenants, "--tenants") if tenants else {},
+        tokens=tokens,
+        sigma=sigma,
+        warmup_s=warmup,
+        seed=seed,
+        retry=retry,
+        stream=stream,
+    )
+    report = _run(lambda: run_load(params, _progress))
+    if as_json:
+        print(json.dumps(report.as_json(), indent=1))
+        return
+    from rich.console import Console
+
+    Console().print(render(report))
+
+
+def _progress(now: Progress) -> None:
+    if sys.stderr.isatty():
+        print(
+            f"\r{now.elapsed_s:4.0f} s  sent {now.sent}  served {now.served}  "
+            f"in flight {now.inflight}  refused {now.refused_attempts} ",
+            end="",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+@app.command()
+def demo(
+    upstream: Annotated[
+        list[str] | None, typer.Option("--upstream", help="Instead of the emulator.")
+    ] = None,
+    port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
+    config: ConfigFile = None,
+    data_dir: DataDir = Path("data"),
+) -> None:
+    """Run everything on this machine and print what to try (what `make run` does)."""
+    from policy_server.demo import Demo, run_demo
+
+    raise typer.Exit(run_demo(Demo(upstream or [], port, config, data_dir)))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"policy-server {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Overload control for model APIs behind Envoy."""
+
+
+def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
+    """The coroutine on uvloop, where there is one."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main())
+    return uvloop.run(main())
+
+
+def main() -> None:
+    """The console script: runs a command and turns what went wrong into one line and a code."""
+    from policy_server.config_source import ConfigError
+
+    try:
+        code = app(standalone_mode=False)
+    except (ConfigError, ValueError) as error:
+        _leave(2, str(error))
+    except OSError as error:
+        _leave(1, str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        shown = getattr(error, "format_message", None)  # what typer raises for wrong usage
+        if shown is None:
+            raise
+        _leave(int(getattr(error, "exit_code", 2)), f"{shown()} See: policy-server --help")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _leave(code: int, message: str) -> None:
+    print(f"policy-server: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

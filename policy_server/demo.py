@@ -1,0 +1,138 @@
+"""`policy-server demo`: the emulator and a gateway on this machine, with the lines to try.
+
+Both run as the commands a user would type, in processes of their own, so that what is shown here
+is what the commands do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from policy_server.processes import tied_to_us
+
+COMMAND = (sys.executable, "-m", "policy_server.cli")
+EMULATOR_SLOTS = 16
+LOAD_RATE = 60  # about three times what the emulator's 16 slots carry at 100 tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """What the user chose; no upstream = the emulator."""
+
+    upstreams: Sequence[str]
+    port: int = 10000
+    config: Path | None = None
+    data_dir: Path = Path("data")
+
+
+def run_demo(demo: Demo) -> int:
+    """Runs until a signal; the gateway's exit code."""
+    return asyncio.run(_run(demo))
+
+
+async def _run(demo: Demo) -> int:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    backend = None
+    upstreams = list(demo.upstreams)
+    if not upstreams:
+        port = _free_port()
+        backend = await _start("backend", "--port", str(port), f"--max-num-seqs={EMULATOR_SLOTS}")
+        if not await _first_line(backend):
+            return await backend.wait()
+        upstreams = [f"http://127.0.0.1:{port}"]
+    gateway = await _start(*_gateway_arguments(demo, upstreams))
+    try:
+        return await _follow(gateway, demo, upstreams, stop)
+    finally:
+        if backend is not None and backend.returncode is None:
+            backend.terminate()
+            await backend.wait()
+
+
+async def _follow(
+    gateway: asyncio.subprocess.Process, demo: Demo, upstreams: Sequence[str], stop: asyncio.Event
+) -> int:
+    """Says what to try once the gateway is ready; ends it when asked to."""
+    ended = asyncio.create_task(gateway.wait())
+    asked = asyncio.create_task(stop.wait())
+    greeted = asyncio.create_task(_greet(gateway, demo, upstreams))
+    await asyncio.wait([ended, asked], return_when=asyncio.FIRST_COMPLETED)
+    if not ended.done():
+        gateway.terminate()
+    code = await ended
+    for task in (asked, greeted):
+        task.cancel()
+    return code
+
+
+async def _greet(gateway: asyncio.subprocess.Process, demo: Demo, upstreams: Sequence[str]) -> None:
+    if await _first_line(gateway):
+        print(greeting(demo.port, upstreams, emulated=not demo.upstreams), flush=True)
+
+
+def greeting(port: int, upstreams: Sequence[str], *, emulated: bool) -> str:
+    """What to try and where to look."""
+    url = f"http://127.0.0.1:{port}"
+    behind = "the model-server emulator" if emulated else ", ".join(upstreams)
+    model = "emulated-7b" if emulated else "MODEL"
+    body = f'{{"model":"{model}","max_tokens":20,"messages":[{{"role":"user","content":"hi"}}]}}'
+    streamed = body.replace('"max_tokens"', '"stream":true,"max_tokens"')
+    chat = f"curl -i {url}/v1/chat/completions -H 'content-type: application/json'"
+    return "\n".join(
+        (
+            f"policy-server is ready: {url} in front of {behind}.",
+            "",
+            "Try:",
+            f"  {chat} -d '{body}'",
+            f"  {chat.replace('-i', '-N')} -d '{streamed}'",
+            f"  {chat} -H 'x-request-priority: P0' -d '{body}'",
+            "",
+            "More than it can take, and what becomes of each class:",
+            f"  .venv/bin/policy-server load --url {url} --rate {LOAD_RATE} --seconds 30 "
+            "--mix 0:.12,1:.5,2:.38 --stream",
+            "",
+            "Look:",
+            "  http://127.0.0.1:9003/statusz   limits, who waits, what was learned",
+            "  http://127.0.0.1:9003/metrics   the same for Prometheus",
+            "",
+            "Ctrl-C ends it.",
+        )
+    )
+
+
+def _gateway_arguments(demo: Demo, upstreams: Sequence[str]) -> list[str]:
+    arguments = ["gateway", "--port", str(demo.port), "--data-dir", str(demo.data_dir)]
+    for url in upstreams:
+        arguments += ["--upstream", url]
+    if demo.config is not None:
+        arguments += ["--config", str(demo.config)]
+    return arguments
+
+
+async def _start(*arguments: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        *tied_to_us([*COMMAND, *arguments]),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is ours to pass on
+    )
+
+
+async def _first_line(process: asyncio.subprocess.Process) -> bytes:
+    assert process.stdout is not None
+    return await process.stdout.readline()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

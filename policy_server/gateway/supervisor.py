@@ -1,0 +1,120 @@
+"""Runs a gateway: both children kept alive, `ready` said, signals turned into a clean end.
+
+Draining, in this order: Envoy turns new connections away, the policy server answers the holds,
+admits nothing new and waits for what is in flight, Envoy ends last. A second signal ends all now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import resource
+import signal
+import sys
+from collections.abc import Callable, Iterator
+
+from policy_server.config import ConfigError
+from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
+from policy_server.gateway.child import GaveUpError
+from policy_server.gateway.envoy import Envoy
+from policy_server.gateway.plan import Plan
+from policy_server.gateway.policy import PolicyServers
+
+# The policy server bounds its own wait for answers in flight (30 s); this is above it.
+POLICY_DRAIN_S = 45.0
+ENVOY_IDLE_S = 5.0
+ENVOY_STOP_S = 5.0
+
+
+def run_gateway(plan: Plan) -> int:
+    """Runs until a signal; the exit code of the command."""
+    _raise_file_limit()
+    try:
+        text = to_yaml(build_bootstrap(plan.config, plan.options), "Written by the gateway.")
+        plan.bootstrap_file.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"--data-dir: {plan.bootstrap_file}: {error.strerror}") from None
+    return asyncio.run(_Supervisor(plan).run())
+
+
+def _raise_file_limit() -> None:
+    """Each held request is a connection; the children inherit the limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _Supervisor:
+    def __init__(self, plan: Plan) -> None:
+        self._policy = PolicyServers(plan, _say)
+        self._envoy = Envoy(plan, _say)
+        self._stop, self._now = asyncio.Event(), asyncio.Event()
+
+    async def run(self) -> int:
+        keepers = [
+            asyncio.create_task(self._policy.keep()),
+            asyncio.create_task(self._envoy.keep()),
+        ]
+        greeting = asyncio.create_task(self._say_ready())
+        with self._signals():
+            stop = asyncio.create_task(self._stop.wait())
+            try:
+                await asyncio.wait([*keepers, stop], return_when=asyncio.FIRST_COMPLETED)
+                greeting.cancel()
+                return await self._end(keepers)
+            finally:
+                stop.cancel()
+                self._policy.kill()
+                self._envoy.kill()
+                await asyncio.wait(keepers)
+
+    async def _end(self, keepers: list[asyncio.Task[None]]) -> int:
+        for keeper in keepers:
+            failure = keeper.exception() if keeper.done() else None
+            if isinstance(failure, GaveUpError):
+                _say(str(failure))
+                return failure.code
+            if failure is not None:
+                raise failure
+        drain = asyncio.create_task(self._drain())
+        now = asyncio.create_task(self._now.wait())
+        await asyncio.wait([drain, now], return_when=asyncio.FIRST_COMPLETED)
+        for task in (drain, now):
+            task.cancel()
+        return 0
+
+    async def _drain(self) -> None:
+        _say("draining")
+        await self._envoy.drain()
+        await self._policy.drain(POLICY_DRAIN_S)
+        await self._envoy.idle(ENVOY_IDLE_S)
+        await self._envoy.stop(ENVOY_STOP_S)
+
+    async def _say_ready(self) -> None:
+        await self._policy.ready.wait()
+        await self._envoy.ready.wait()
+        print("ready", flush=True)
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        handlers: dict[signal.Signals, Callable[[], None]] = {
+            signal.SIGTERM: self._asked_to_stop,
+            signal.SIGINT: self._asked_to_stop,
+            signal.SIGHUP: self._policy.reload,
+        }
+        for number, handler in handlers.items():
+            loop.add_signal_handler(number, handler)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def _asked_to_stop(self) -> None:
+        (self._now if self._stop.is_set() else self._stop).set()
+
+
+def _say(text: str) -> None:
+    print(f"policy-server gateway: {text}", file=sys.stderr, flush=True)
