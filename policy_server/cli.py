@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -18,7 +19,7 @@ import typer
 from policy_server import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Callable, Coroutine, Iterator
 
     from policy_server.load.runner import Progress
 
@@ -183,14 +184,15 @@ def backend(
     from policy_server.backend.params import BackendParams, EngineParams
     from policy_server.backend.server import run_backend
 
-    engine = EngineParams(
-        max_num_seqs=max_num_seqs,
-        kv_tokens=kv_tokens,
-        step_ms=step_ms,
-        seq_ms=seq_ms,
-        prefill_tps=prefill_tps,
-    )
-    params = BackendParams(engine, cold_start_s=cold_start, orca=orca)
+    with _usage():
+        engine = EngineParams(
+            max_num_seqs=max_num_seqs,
+            kv_tokens=kv_tokens,
+            step_ms=step_ms,
+            seq_ms=seq_ms,
+            prefill_tps=prefill_tps,
+        )
+        params = BackendParams(engine, cold_start_s=cold_start, orca=orca)
     _run(lambda: run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))
 
 
@@ -216,19 +218,20 @@ def load(
     from policy_server.load.report import render
     from policy_server.load.runner import run_load
 
-    params = LoadParams(
-        url=url,
-        rate=rate,
-        seconds=seconds,
-        mix=parse_mix(mix) if mix else {},
-        tenants=parse_weights(tenants, "--tenants") if tenants else {},
-        tokens=tokens,
-        sigma=sigma,
-        warmup_s=warmup,
-        seed=seed,
-        retry=retry,
-        stream=stream,
-    )
+    with _usage():
+        params = LoadParams(
+            url=url,
+            rate=rate,
+            seconds=seconds,
+            mix=parse_mix(mix) if mix else {},
+            tenants=parse_weights(tenants, "--tenants") if tenants else {},
+            tokens=tokens,
+            sigma=sigma,
+            warmup_s=warmup,
+            seed=seed,
+            retry=retry,
+            stream=stream,
+        )
     report = _run(lambda: run_load(params, _progress))
     if as_json:
         print(json.dumps(report.as_json(), indent=1))
@@ -279,6 +282,17 @@ def _root(
     """Overload control for model APIs behind Envoy."""
 
 
+@contextmanager
+def _usage() -> Iterator[None]:
+    """What the parameters of a command refuse is wrong usage."""
+    from policy_server.config_source import ConfigError
+
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
 def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
     """The coroutine on uvloop, where there is one."""
     import asyncio
@@ -292,22 +306,27 @@ def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
 
 def main() -> None:
     """The console script: runs a command and turns what went wrong into one line and a code."""
-    from policy_server.config_source import ConfigError
-
     try:
         code = app(standalone_mode=False)
-    except (ConfigError, ValueError) as error:
-        _leave(2, str(error))
-    except OSError as error:
-        _leave(1, str(error))
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        shown = getattr(error, "format_message", None)  # what typer raises for wrong usage
-        if shown is None:
-            raise
-        _leave(int(getattr(error, "exit_code", 2)), f"{shown()} See: policy-server --help")
+        _leave(*_explained(error))
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _explained(error: Exception) -> tuple[int, str]:
+    """The exit code and the line for what a person can mend; anything else is a bug: raised."""
+    from policy_server.config_source import ConfigError
+
+    shown = getattr(error, "format_message", None)  # typer's, for wrong usage
+    if shown is not None:
+        return int(getattr(error, "exit_code", 2)), f"{shown()} See: policy-server --help"
+    if isinstance(error, ConfigError):
+        return 2, str(error)
+    if isinstance(error, OSError):
+        return 1, str(error)
+    raise error
 
 
 def _leave(code: int, message: str) -> None:

@@ -126,13 +126,15 @@ def apply_env(source: Source, env: Mapping[str, str], root: type[BaseModel]) -> 
         if len(parts) == 1 and parts[0].lower() not in root.model_fields:
             continue
         key = _resolve(variable, parts, root)
-        try:
-            value = yaml.safe_load(env[variable])
-        except (yaml.YAMLError, ValueError) as error:
-            raise ConfigError(
-                f"environment variable {variable}: not valid YAML ({error}); quote the value"
-            ) from None
-        _set(source, variable, key, value)
+        _set(source, variable, key, _value(env[variable]))
+
+
+def _value(text: str) -> Any:
+    """The variable's value as YAML; what is none, such as `[::1]:9002`, is meant as text."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError):
+        return text
 
 
 def _resolve(variable: str, parts: list[str], root: type[BaseModel]) -> Key:

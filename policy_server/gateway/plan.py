@@ -70,6 +70,7 @@ def make_plan(flags: Flags, env: Mapping[str, str]) -> Plan:
 
     The order is that of the fixes: what is typed, what is installed, what is running.
     """
+    _check_flags(flags)
     overrides = _overrides(flags, load_config(flags.config, env))
     child_env = {**env, **overrides}
     config = load_config(flags.config, child_env)
@@ -84,6 +85,24 @@ def make_plan(flags: Flags, env: Mapping[str, str]) -> Plan:
     _check_ports(flags, config)
     _make_folder(flags.data_dir)
     return Plan(config, flags.config, options, envoy, flags.data_dir, child_env)
+
+
+def _check_flags(flags: Flags) -> None:
+    """The ports that were typed: each one a port, no two the same."""
+    seen: dict[int, str] = {}
+    for flag, port in (
+        ("--port", flags.port),
+        ("--grpc-port", flags.grpc_port),
+        ("--http-port", flags.http_port),
+        ("--envoy-admin-port", flags.admin_port),
+    ):
+        if port is None:
+            continue
+        if not 0 < port < 65536:
+            raise ConfigError(f"{flag}: {port} is no port; choose 1 to 65535")
+        if port in seen:
+            raise ConfigError(f"{seen[port]} and {flag} are both {port}; choose another {flag}")
+        seen[port] = flag
 
 
 def _overrides(flags: Flags, config: Config) -> dict[str, str]:
@@ -149,19 +168,12 @@ def _check_ports(flags: Flags, config: Config) -> None:
         "--http-port": split_host_port(config.server.http),
         "--envoy-admin-port": ("127.0.0.1", flags.admin_port),
     }
-    for flag, (_, port) in ports.items():
-        if not 0 < port < 65536:
-            raise ConfigError(f"{flag}: {port} is no port; choose 1 to 65535")
     taken = first_taken(ports)
     if taken is None:
         return
     host, port = ports[taken]
-    twin = next((flag for flag in ports if flag != taken and ports[flag][1] == port), None)
-    if twin is not None:
-        raise ConfigError(f"{twin} and {taken} are both {port}; choose another one for {taken}")
     raise ConfigError(
-        f"{taken}: cannot listen on {host}:{port}, it is taken or not ours; "
-        f"choose another with {taken}"
+        f"{taken}: cannot listen on {host}:{port}, it is taken; choose another with {taken}"
     )
 
 

@@ -135,6 +135,7 @@ def test_a_missing_file_says_so(tmp_path: Path) -> None:
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     env = {
         "POLICY_SERVER__GRPC": "0.0.0.0:7000",
+        "POLICY_SERVER__HTTP": "[::1]:7001",
         "POLICY_CLASSES__P0__MAX_WAIT_S": "7",
         "POLICY_POOLS__0__LIMIT__MAX": "50",
         "POLICY_DEFAULT_CLASS": "P2",
@@ -143,7 +144,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         "HOME": "/",
     }
     config = load(tmp_path, "server: {grpc: 127.0.0.1:9002}\n", env)
-    assert config.server.grpc == "0.0.0.0:7000"
+    assert (config.server.grpc, config.server.http) == ("0.0.0.0:7000", "[::1]:7001")
     assert config.classes.P0.max_wait_s == 7
     assert config.pools[0].limit.max == 50
     assert config.default_class == "P2"
@@ -156,7 +157,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         ("POLICY_SERVR__GRPC", "x", "variable POLICY_SERVR__GRPC: no key 'servr'; did you mean"),
         ("POLICY_SERVER__GRPC", "x", "variable POLICY_SERVER__GRPC: server.grpc: 'x' is not host"),
         ("POLICY_POOLS__7__NAME", "x", "variable POLICY_POOLS__7__NAME: index 7 is past the end"),
-        ("POLICY_ROOM__MAX_BYTES", "[", "variable POLICY_ROOM__MAX_BYTES: not valid YAML"),
+        ("POLICY_ROOM__MAX_BYTES", "[", "variable POLICY_ROOM__MAX_BYTES: room.max_bytes: '[' is no"),
         ("POLICY_SERVER__GRPC__X", "1", "variable POLICY_SERVER__GRPC__X"),
         ("POLICY_POOLS__NAME", "a", "variable POLICY_POOLS__NAME"),
     ],

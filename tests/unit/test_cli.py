@@ -1,0 +1,82 @@
+"""The command line: fast help, one line for every mistake, the exit codes of the contract."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from policy_server import cli
+from tests.support.generated_config import FOLDER, UPSTREAM
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of a command."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["policy-server", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    captured = capsys.readouterr()
+    return int(ended.value.code or 0), captured.out, captured.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gateway"], "Missing option '--upstream'"),
+        (["gateway", "--upstream", "x"], "--upstream 'x': not a URL"),
+        (["gateway", "--upstream", "http://h", "--wiring", "zz"], "--wiring"),
+        (["check", "--config", "nowhere.yaml"], "nowhere.yaml: no such file"),
+        (["load", "--url", "x", "--rate", "1", "--seconds", "1"], "--url 'x' is not a URL"),
+        (["load", "--url", "http://h", "--rate", "a", "--seconds", "1"], "--rate"),
+        (["backend", "--max-num-seqs", "0"], "max_num_seqs must be above 0"),
+        (["nonsense"], "No such command 'nonsense'"),
+        (["serve", "--nonsense"], "No such option: --nonsense"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    code, out, err = run(capsys, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_check_says_what_it_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("pools: [{name: a, match: {model: x}}, {name: b}]")
+    code, out, _ = run(capsys, "check", "--config", str(file))
+    assert (code, out) == (0, f"{file}: ok; pools: a, b\n")
+
+
+@pytest.mark.parametrize("outage", ["closed", "open"])
+def test_envoy_config_prints_the_checked_in_file(
+    capsys: pytest.CaptureFixture[str], outage: str
+) -> None:
+    code, out, _ = run(capsys, "envoy-config", "--on-outage", outage, "--upstream", UPSTREAM)
+    name = "bootstrap-gate.yaml" if outage == "closed" else "bootstrap-gate-open.yaml"
+    assert code == 0
+    assert out == (FOLDER / name).read_text("utf-8")
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "--help")
+    assert code == 0
+    for name in ("gateway", "serve", "envoy-config", "check", "backend", "load", "demo"):
+        assert f"  {name} " in out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = "grpc", "aiohttp", "pydantic", "envoy_data_plane", "google.protobuf"
+    script = (
+        "import sys; sys.argv = ['policy-server', '--help']\n"
+        "from policy_server import cli\n"
+        "try: cli.main()\n"
+        f"except SystemExit: print([m for m in {heavy!r} if m in sys.modules], file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stderr.splitlines()[-1] == "[]"
