@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from policy_server.load.runner import Progress
 
 T = TypeVar("T")
+TABLE_WIDTH = 140  # of a table that goes into a file or a pipe
 
 app = typer.Typer(
     name="policy-server",
@@ -238,7 +239,7 @@ def load(
         return
     from rich.console import Console
 
-    Console().print(render(report))
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(render(report))
 
 
 def _progress(now: Progress) -> None:
@@ -258,13 +259,14 @@ def demo(
         list[str] | None, typer.Option("--upstream", help="Instead of the emulator.")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
+    envoy_admin_port: Annotated[int, typer.Option("--envoy-admin-port")] = 9901,
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Run everything on this machine and print what to try (what `make run` does)."""
     from policy_server.demo import Demo, run_demo
 
-    raise typer.Exit(run_demo(Demo(upstream or [], port, config, data_dir)))
+    raise typer.Exit(run_demo(Demo(upstream or [], port, envoy_admin_port, config, data_dir)))
 
 
 def _version(wanted: bool) -> None:

@@ -7,6 +7,8 @@ is what the commands do.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
 import socket
 import sys
@@ -14,11 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from policy_server.config import load_config
 from policy_server.processes import tied_to_us
 
 COMMAND = (sys.executable, "-m", "policy_server.cli")
 EMULATOR_SLOTS = 16
-LOAD_RATE = 60  # about three times what the emulator's 16 slots carry at 100 tokens
+LOAD_RATE = 35  # three times what the emulator's 16 slots carry of answers of 100 tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Demo:
 
     upstreams: Sequence[str]
     port: int = 10000
+    admin_port: int = 9901
     config: Path | None = None
     data_dir: Path = Path("data")
 
@@ -75,10 +79,11 @@ async def _follow(
 
 async def _greet(gateway: asyncio.subprocess.Process, demo: Demo, upstreams: Sequence[str]) -> None:
     if await _first_line(gateway):
-        print(greeting(demo.port, upstreams, emulated=not demo.upstreams), flush=True)
+        http = load_config(demo.config, os.environ).server.http
+        print(greeting(demo.port, http, upstreams, emulated=not demo.upstreams), flush=True)
 
 
-def greeting(port: int, upstreams: Sequence[str], *, emulated: bool) -> str:
+def greeting(port: int, http: str, upstreams: Sequence[str], *, emulated: bool) -> str:
     """What to try and where to look."""
     url = f"http://127.0.0.1:{port}"
     behind = "the model-server emulator" if emulated else ", ".join(upstreams)
@@ -96,20 +101,29 @@ def greeting(port: int, upstreams: Sequence[str], *, emulated: bool) -> str:
             f"  {chat} -H 'x-request-priority: P0' -d '{body}'",
             "",
             "More than it can take, and what becomes of each class:",
-            f"  .venv/bin/policy-server load --url {url} --rate {LOAD_RATE} --seconds 30 "
+            f"  {_own_command()} load --url {url} --rate {LOAD_RATE} --seconds 30 "
             "--mix 0:.12,1:.5,2:.38 --stream",
             "",
             "Look:",
-            "  http://127.0.0.1:9003/statusz   limits, who waits, what was learned",
-            "  http://127.0.0.1:9003/metrics   the same for Prometheus",
+            f"  http://{http}/statusz   limits, who waits, what was learned",
+            f"  http://{http}/metrics   the same for Prometheus",
             "",
             "Ctrl-C ends it.",
         )
     )
 
 
+def _own_command() -> str:
+    """How this shell calls us: by name when on PATH, else by path."""
+    if shutil.which("policy-server"):
+        return "policy-server"
+    script = Path(sys.executable).parent / "policy-server"
+    return os.path.relpath(script)
+
+
 def _gateway_arguments(demo: Demo, upstreams: Sequence[str]) -> list[str]:
     arguments = ["gateway", "--port", str(demo.port), "--data-dir", str(demo.data_dir)]
+    arguments += ["--envoy-admin-port", str(demo.admin_port)]
     for url in upstreams:
         arguments += ["--upstream", url]
     if demo.config is not None:

@@ -113,6 +113,29 @@ async def test_a_websocket_works_and_takes_a_seat(gateway: Wired) -> None:
     assert headers_of(gateway.seen.gate[0].request_headers)["upgrade"] == "websocket"
 
 
+async def test_a_connect_tunnel_works_and_takes_a_seat(tmp_path: Path) -> None:
+    where = support.ports()
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        writer.write(await reader.readexactly(5))
+        await writer.drain()
+        writer.close()
+
+    bootstrap = bootstrap_for(where, upstream=f"http://127.0.0.1:{where['http']}")
+    server = await asyncio.start_server(tunnel, "127.0.0.1", where["http"])
+    async with server, wired(tmp_path, bootstrap, where) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", where["gateway"])
+        writer.write(b"CONNECT a.test:1 HTTP/1.1\r\nhost: a.test:1\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"hello")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert await reader.readexactly(5) == b"hello"
+        writer.close()
+        assert headers_of(gateway.seen.gate[0].request_headers)[":method"] == "CONNECT"
+
+
 async def test_the_answer_tells_class_and_wait(gateway: Wired) -> None:
     answer = await gateway.post()
     assert (answer.headers["x-policy-class"], answer.headers["x-queue-wait-ms"]) == ("P1", "12")
