@@ -157,7 +157,7 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         ("POLICY_SERVR__GRPC", "x", "variable POLICY_SERVR__GRPC: no key 'servr'; did you mean"),
         ("POLICY_SERVER__GRPC", "x", "variable POLICY_SERVER__GRPC: server.grpc: 'x' is not host"),
         ("POLICY_POOLS__7__NAME", "x", "variable POLICY_POOLS__7__NAME: index 7 is past the end"),
-        ("POLICY_ROOM__MAX_BYTES", "[", "variable POLICY_ROOM__MAX_BYTES: room.max_bytes: '[' is no"),
+        ("POLICY_ROOM__MAX_BYTES", "[", "POLICY_ROOM__MAX_BYTES: room.max_bytes: '[' is no size"),
         ("POLICY_SERVER__GRPC__X", "1", "variable POLICY_SERVER__GRPC__X"),
         ("POLICY_POOLS__NAME", "a", "variable POLICY_POOLS__NAME"),
     ],
