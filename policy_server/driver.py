@@ -65,6 +65,7 @@ class Driver:
         self._timer_at = float("inf")
         self._saver: asyncio.TimerHandle | None = None
         self._lagging = False
+        self._stopped = False
         self.closing = asyncio.Event()
 
     def listen(self, listener: Listener) -> None:
@@ -168,7 +169,8 @@ class Driver:
     def _emit(self, events: list[Event], now: float) -> list[Event]:
         """Journal, listeners, holds; then the timer for what comes next."""
         for event in events:
-            self._journal(event)
+            if not self._stopped:
+                self._journal(event)
             for listener in self._listeners:
                 listener(event, now)
             if isinstance(event, (Admitted, Shed)):
@@ -203,7 +205,7 @@ class Driver:
     def _arm(self, now: float) -> None:
         """Keep the one timer at the core's next moment."""
         due = self.admission.next_timer()
-        if due is None:
+        if due is None or self._stopped:
             return
         if self._timer is not None:
             if self._timer_at <= due:
@@ -251,7 +253,11 @@ class Driver:
         return self.admission.inflight() == 0
 
     async def stop(self) -> None:
-        """Save what was learned and let go of timers and the journal."""
+        """Save what was learned and let go of timers and the journal.
+
+        What still ends afterwards frees its slot but is written down nowhere.
+        """
+        self._stopped = True
         for timer in (self._timer, self._saver):
             if timer is not None:
                 timer.cancel()
