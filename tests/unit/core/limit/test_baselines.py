@@ -1,0 +1,154 @@
+"""What an unloaded engine does: learned from below, forgotten slowly, never from an overload."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from policy_server.core.limit.baselines import (
+    MAX_KEYS,
+    OVERFLOW_KEY,
+    Baselines,
+    Key,
+    size_bucket,
+)
+
+KEY: Key = ("llama", "/v1/chat/completions", "stream", 8)
+
+
+def known(value: float = 0.2) -> Baselines:
+    base = Baselines()
+    base.ttft_residual(KEY, value, 0.0)
+    base.tpot_sample("llama", value, 0.0)
+    return base
+
+
+@pytest.mark.parametrize(
+    ("tokens", "bucket"), [(0, 0), (1, 0), (2, 1), (3, 1), (255, 7), (256, 8), (10**12, 39)]
+)
+def test_prompts_are_sorted_by_powers_of_two(tokens: int, bucket: int) -> None:
+    assert size_bucket(tokens) == bucket
+
+
+def test_the_first_sample_is_the_baseline_and_has_no_residual() -> None:
+    base = Baselines()
+    assert base.ttft_residual(KEY, 0.2, 0.0) == 0.0
+    assert base.ttft(KEY) == 0.2
+
+
+def test_the_residual_is_what_is_above_it_never_below() -> None:
+    base = known()
+    assert base.ttft_residual(KEY, 0.5, 1.0) == pytest.approx(0.3)
+    assert base.ttft_residual(KEY, 0.1, 2.0) == 0.0
+
+
+def test_a_better_sample_moves_it_a_fifth_of_the_way() -> None:
+    base = known()
+    base.ttft_residual(KEY, 0.1, 1.0)
+    assert base.ttft(KEY) == pytest.approx(0.8 * 0.2 + 0.2 * 0.1)
+    base.tpot_sample("llama", 0.1, 1.0)
+    assert base.tpot("llama") == pytest.approx(0.18)
+
+
+def test_one_outlier_five_times_faster_moves_it_by_less_than_a_sixth() -> None:
+    base = known()
+    base.ttft_residual(KEY, 0.04, 1.0)
+    now_at = base.ttft(KEY)
+    assert now_at is not None
+    assert 1.0 - now_at / 0.2 <= 0.16 + 1e-9
+
+
+def test_it_leaks_2e_5_a_second_under_worse_samples() -> None:
+    base = known()
+    for second in range(1, 101):
+        base.ttft_residual(KEY, 1.0, float(second))
+    assert base.ttft(KEY) == pytest.approx(0.2 * (1.0 + 2e-5) ** 100)
+
+
+def test_it_never_leaks_more_than_a_fifth_without_a_proof() -> None:
+    base = known()
+    for hour in range(24 * 60):
+        for second in range(0, 60, 10):
+            base.ttft_residual(KEY, 5.0, hour * 60.0 + second)
+    assert base.ttft(KEY) == pytest.approx(0.2 * 1.2)
+
+
+def test_a_night_without_traffic_moves_nothing() -> None:
+    base = known()
+    base.ttft_residual(KEY, 0.3, 8 * 3600.0)
+    assert base.ttft(KEY) == pytest.approx(0.2, rel=3e-4)
+
+
+def test_a_long_leak_may_start_over_after_a_new_proof() -> None:
+    base = known()
+    base.ttft_residual(KEY, 0.1, 1.0)
+    assert base.ttft(KEY) == pytest.approx(0.18)
+    for step in range(10_000):
+        base.ttft_residual(KEY, 5.0, 1.0 + 10.0 * step)
+    assert base.ttft(KEY) == pytest.approx(0.18 * 1.2)
+
+
+def test_escape_doubles_what_was_sampled_since_the_last_one() -> None:
+    base = known()
+    base.escape()
+    assert (base.ttft(KEY), base.tpot("llama")) == (0.4, pytest.approx(0.3))
+    base.escape()
+    assert base.ttft(KEY) == 0.4
+    base.ttft_residual(KEY, 3.0, 1.0)
+    base.escape()
+    assert base.ttft(KEY) == pytest.approx(0.8, rel=1e-3)
+
+
+def test_an_outage_of_a_day_leaves_the_baselines_alone() -> None:
+    base = known()
+    for _ in range(24 * 360):
+        base.escape()
+    assert base.ttft(KEY) == 0.4
+    assert base.ttft_residual(KEY, 0.5, 1.0) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("x", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_what_is_no_duration_teaches_nothing(x: float) -> None:
+    base = Baselines()
+    assert base.ttft_residual(KEY, x, 0.0) == 0.0
+    base.tpot_sample("llama", x, 0.0)
+    base.restore([("tpot|a", x), ("ttft|a|/|stream|3", x)], 0.0)
+    assert base.state() == {}
+    base = known()
+    base.ttft_residual(KEY, x, 1.0)
+    base.tpot_sample("llama", x, 1.0)
+    assert (base.ttft(KEY), base.tpot("llama")) == (0.2, 0.2)
+
+
+def test_sizes_and_models_do_not_mix() -> None:
+    base = known(0.2)
+    assert base.ttft_residual((*KEY[:3], 13), 4.0, 1.0) == 0.0
+    assert base.ttft(KEY) == 0.2
+    assert base.ttft_min() == 0.2
+    assert base.tpot("other") is None
+
+
+def test_made_up_model_names_fill_a_bounded_table_and_then_share_one_entry() -> None:
+    base = known()
+    for i in range(2 * MAX_KEYS):
+        base.ttft_residual((f"model-{i}", "/", "stream", 0), 1.0, 0.0)
+        base.tpot_sample(f"model-{i}", 1.0, 0.0)
+    assert len(base.state()) <= 2 * MAX_KEYS + 1
+    assert base.ttft(OVERFLOW_KEY) == 1.0
+    assert base.ttft_residual(KEY, 0.5, 1.0) == pytest.approx(0.3)  # who was known stays known
+
+
+def test_what_is_saved_comes_back_whole() -> None:
+    base = known()
+    base.ttft_residual(("a|b", "/x", "plain3", 2), 1.5, 0.0)
+    again = Baselines()
+    again.restore(base.state().items(), 100.0)
+    assert again.state() == base.state()
+    assert again.ttft(("a|b", "/x", "plain3", 2)) == 1.5
+
+
+def test_saved_entries_of_another_shape_are_ignored() -> None:
+    base = Baselines()
+    base.restore([("ttft|x", 1.0), ("ttft|a|b|c|d", 1.0), ("what|x", 1.0), ("", 1.0)], 0.0)
+    assert base.state() == {}

@@ -1,0 +1,246 @@
+"""Little-form Vegas, rule by rule, with the numbers of algorithms.md §2 computed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_server.core.limit.base import Reason, WindowSample
+from policy_server.core.limit.vegas import ESCAPE_WINDOWS, TPOT_GUARD, TPOT_GUARD_SLO, Vegas
+from policy_server.core.params import LimitParams
+
+
+def limit(initial: float = 100.0, **params: Any) -> Vegas:
+    return Vegas(LimitParams(initial=initial, **params))
+
+
+def window(peak: int = 100, *, now: float = 2.0, bound: bool = True, **more: Any) -> WindowSample:
+    """A window whose limit was reached by `peak` seats and in which nothing was wrong."""
+    signals: dict[str, Any] = {"events": 20, "delay_s": 0.0, "engine_queue": 0.0} | more
+    return WindowSample(
+        now=now, duration_s=2.0, inflight=peak, peak_inflight=peak, bound=bound, **signals
+    )
+
+
+def grown(initial: float = 100.0, **params: Any) -> Vegas:
+    """A limit that was cut once, so that it grows by steps; its valid value is `initial`."""
+    it = limit(initial, **params)
+    it.restore({"limit": 2 * initial, "valid": 2 * initial, "w_max": initial})
+    it.on_window(window(int(initial), delay_s=0.25))  # proves the limit without moving it
+    assert it.current == initial
+    return it
+
+
+# -- cuts -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("signals", "expected", "reason"),
+    [
+        ({"engine_queue": 28.0}, 90.0, Reason.QUEUE),  # over = (28 − 8)/100
+        ({"engine_queue": 5_000.0}, 70.0, Reason.QUEUE),  # never below .7
+        ({"delay_s": 0.45}, 92.5, Reason.DELAY),  # over = .3·(.45 − .3)/.3
+        ({"delay_s": 30.0}, 85.0, Reason.DELAY),  # over ≤ .3
+        ({"error_share": 0.05}, 92.5, Reason.UPSTREAM_ERROR),  # half of a tenth
+        ({"error_share": 1.0}, 85.0, Reason.UPSTREAM_ERROR),
+        ({"saturated": True}, 85.0, Reason.QUEUE),
+    ],
+)
+def test_above_its_bounds_it_cuts_by_half_of_the_excess(
+    signals: dict[str, Any], expected: float, reason: Reason
+) -> None:
+    change = limit().on_window(window(**signals))
+    assert change.limit == pytest.approx(expected)
+    assert change.reason is reason
+
+
+def test_the_time_per_token_may_reach_its_guard_and_no_more() -> None:
+    guard = (1 + TPOT_GUARD) * 0.02
+    at = limit().on_window(window(tpot_s=guard, tpot_unloaded_s=0.02))
+    assert at.reason is Reason.HOLD
+    above = limit().on_window(window(tpot_s=1.2 * guard, tpot_unloaded_s=0.02))
+    assert (above.limit, above.reason) == (pytest.approx(90.0), Reason.TPOT)
+
+
+def test_an_objective_on_the_time_per_token_binds_first() -> None:
+    it = limit(slo_tpot_s=0.05)
+    change = it.on_window(window(tpot_s=0.05, tpot_p90_s=0.06, tpot_unloaded_s=0.02))
+    assert (change.limit, change.reason) == (pytest.approx(90.0), Reason.SLO)
+    loose = limit(slo_tpot_s=1.0)
+    bound = (1 + TPOT_GUARD_SLO) * 0.02
+    change = loose.on_window(window(tpot_s=1.2 * bound, tpot_p90_s=0.2, tpot_unloaded_s=0.02))
+    assert change.reason is Reason.TPOT
+
+
+def test_an_objective_on_the_first_token_bounds_the_delay() -> None:
+    assert limit(slo_ttft_s=1.0).on_window(window(delay_s=0.3)).limit == pytest.approx(85.0)
+    assert limit(slo_ttft_s=60.0).on_window(window(delay_s=0.5)).reason is Reason.HOLD
+
+
+def test_the_worst_signal_decides() -> None:
+    change = limit().on_window(window(delay_s=0.45, engine_queue=48.0))
+    assert (change.limit, change.reason) == (pytest.approx(80.0), Reason.QUEUE)
+
+
+def test_it_does_not_cut_again_while_the_last_cut_drains() -> None:
+    it = limit()
+    it.on_window(window(100, engine_queue=500.0))
+    assert it.current == 70.0
+    draining = it.on_window(window(90, engine_queue=500.0))  # above 1.02·70 + 3.5
+    assert (draining.limit, draining.reason) == (70.0, Reason.HOLD)
+    assert it.on_window(window(74, engine_queue=500.0)).limit == pytest.approx(49.0)
+
+
+def test_a_tiny_engine_has_a_tiny_queue() -> None:
+    # L = 2: β = 1, so a standing queue of two whole answers is an overload
+    assert limit(2.0).on_window(window(2, engine_queue=2.0)).reason is Reason.QUEUE
+    assert limit(2.0).on_window(window(2, engine_queue=1.0)).reason is Reason.HOLD
+
+
+# -- growth ---------------------------------------------------------------------------------------
+
+
+def test_before_the_first_cut_it_grows_by_two_fifths() -> None:
+    change = limit().on_window(window())
+    assert (change.limit, change.reason) == (pytest.approx(140.0), Reason.GROW)
+
+
+def test_the_headroom_of_the_time_per_token_bounds_the_growth() -> None:
+    # (.9·.09 − .02)/(.07 − .02) = 1.22
+    t0, t90 = 0.02, 0.07
+    factor = (0.9 * (1 + TPOT_GUARD) * t0 - t0) / (t90 - t0)
+    it = limit()
+    change = it.on_window(window(tpot_s=0.06, tpot_p90_s=t90, tpot_unloaded_s=t0))
+    assert 1.04 < factor < 1.4
+    assert change.limit == pytest.approx(100.0 * factor)
+
+
+def test_after_a_cut_it_grows_by_a_quarter_of_a_root() -> None:
+    it = grown()
+    assert it.on_window(window()).limit == pytest.approx(100.0 + 10.0 / 4)
+    assert grown(9.0).on_window(window(9)).limit == pytest.approx(10.0)
+
+
+def test_far_below_its_old_maximum_it_gains_speed() -> None:
+    it = grown()
+    it.restore({"limit": 200.0, "valid": 100.0, "w_max": 300.0})
+    it.on_window(window(50, delay_s=0.25))
+    steps = []
+    for _ in range(4):
+        before = it.current
+        steps.append(it.on_window(window(int(before))).limit / before)
+    assert steps == sorted(steps)
+    assert it.current > 60.0
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        {"engine_queue": 3.0},  # α = .03·100
+        {"delay_s": 0.18},  # .6·d_max
+        {"events": 0},
+        {"tpot_s": 0.93 * (1 + TPOT_GUARD) * 0.02, "tpot_unloaded_s": 0.02},
+        {"bound": False},
+    ],
+)
+def test_between_its_bounds_or_without_evidence_it_rests(signals: dict[str, Any]) -> None:
+    change = limit().on_window(window(**signals))
+    assert (change.limit, change.reason) == (100.0, Reason.HOLD)
+
+
+def test_it_rests_near_an_objective() -> None:
+    it = limit(slo_tpot_s=0.05)
+    assert it.on_window(window(tpot_p90_s=0.0466)).reason is Reason.HOLD
+    assert it.on_window(window(tpot_p90_s=0.0464)).reason is Reason.GROW
+
+
+# -- bounds ---------------------------------------------------------------------------------------
+
+
+def test_it_is_not_above_three_times_what_was_used_in_the_last_minute() -> None:
+    it = limit(400.0)
+    change = it.on_window(window(50, bound=False))
+    assert (change.limit, change.reason) == (150.0, Reason.CLAMP)
+    it.on_window(window(1, bound=False, now=50.0))
+    assert it.current == 150.0
+    it.on_window(window(1, bound=False, now=63.0))
+    assert it.current == 16.0
+
+
+def test_a_lull_leaves_most_of_what_was_proven() -> None:
+    it = grown(100.0)
+    for minute in range(60):
+        it.on_window(window(2, bound=False, now=60.0 * minute))
+    assert it.current == pytest.approx(60.0)
+
+
+def test_configured_bounds_hold() -> None:
+    it = limit(maximum=110.0, minimum=95.0)
+    assert it.on_window(window()).limit == 110.0
+    assert it.on_window(window(110, engine_queue=900.0)).limit == 95.0
+
+
+def test_at_the_floor_and_still_over_it_asks_for_an_escape_every_five_windows() -> None:
+    it = limit(1.0)
+    reasons = [it.on_window(window(1, delay_s=9.0)).reason for _ in range(3 * ESCAPE_WINDOWS)]
+    assert [i for i, r in enumerate(reasons, 1) if r is Reason.ESCAPE] == [5, 10, 15]
+    assert it.current == 1.0
+
+
+# -- restart --------------------------------------------------------------------------------------
+
+
+def test_a_restart_begins_at_half_and_grows_back_fast() -> None:
+    it = limit()
+    it.restore({"limit": 200.0, "valid": 160.0, "w_max": 200.0})
+    assert it.current == 80.0
+    assert it.on_window(window(80)).limit == pytest.approx(80.0 + 80.0**0.5 / 4 * 1.5)
+
+
+def test_what_is_saved_is_what_comes_back() -> None:
+    it = grown()
+    again = limit(16.0)
+    again.restore(it.state())
+    assert again.current == 50.0
+    assert again.state()["valid"] == it.state()["valid"]
+
+
+ANY = st.none() | st.floats(0.0, 1e6)
+
+
+@given(
+    st.lists(
+        st.builds(
+            WindowSample,
+            now=st.floats(0.0, 1e6),
+            duration_s=st.floats(1e-9, 10.0),
+            events=st.integers(0, 50),
+            inflight=st.integers(0, 2_000),
+            peak_inflight=st.integers(0, 2_000),
+            bound=st.booleans(),
+            delay_s=ANY,
+            engine_queue=ANY,
+            tpot_s=ANY,
+            tpot_p90_s=ANY,
+            tpot_unloaded_s=st.none() | st.floats(1e-9, 1e3),
+            error_share=st.floats(0.0, 1.0),
+            saturated=st.booleans(),
+        ),
+        max_size=30,
+    ),
+    st.sampled_from([None, 0.001, 1.0]),
+)
+def test_whatever_the_windows_show_it_stays_within_its_bounds(
+    samples: list[WindowSample], slo: float | None
+) -> None:
+    it = limit(16.0, minimum=2.0, maximum=300.0, slo_ttft_s=slo, slo_tpot_s=slo)
+    for sample in samples:
+        before = it.current
+        change = it.on_window(sample)
+        assert 2.0 <= change.limit <= 300.0
+        assert change.limit == it.current
+        if not sample.events or not sample.bound:
+            assert change.limit <= before  # a window without evidence never raises it

@@ -1,0 +1,253 @@
+"""One window of signals, closed into the numbers of algorithms.md §2, computed by hand."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from policy_server.core.leases import Lease
+from policy_server.core.limit.base import WindowSample
+from policy_server.core.limit.baselines import Baselines
+from policy_server.core.limit.window import (
+    EXTENSION_S,
+    MAX_SOURCES,
+    REPORT_FRESH_S,
+    WINDOW_S,
+    Window,
+    baseline_key,
+)
+from policy_server.core.outcome import LeaseEnd
+from policy_server.core.samples import Completion, LoadReport
+from tests.support.core_builders import request
+
+LIMIT = 10.0
+
+
+def lease(uid: str = "u", at: float = 0.0, weight: float = 1.0, **facts: Any) -> Lease:
+    facts = {"streamed": True, "prompt_tokens": 300, "model": "llama"} | facts
+    return Lease(request(uid, at=at, **facts), at, True, weight, last_seen=at)
+
+
+def window(unloaded_s: float = 0.2) -> Window:
+    """A window in front of an engine whose unloaded TTFT is known."""
+    baselines = Baselines()
+    baselines.ttft_residual(baseline_key(lease().request), unloaded_s, 0.0)
+    return Window(baselines, 0.0)
+
+
+def close(w: Window, now: float = 2.0, inflight: int = 10, *live: Lease) -> WindowSample:
+    return w.close(now, inflight, LIMIT, live)
+
+
+def test_queue_is_rate_times_delay() -> None:
+    w = window()
+    for i in range(10):
+        w.first_token(lease(f"u{i}", weight=4.0), 0.7, 1.0)  # .5 s above unloaded
+    sample = close(w)
+    assert sample.events == 10
+    assert sample.first_token_rate == pytest.approx(40 / 2.0)  # 10 observed stand for 40
+    assert sample.delay_s == pytest.approx(0.5, abs=1e-3)
+    assert sample.engine_queue == pytest.approx(20 * 0.5, rel=1e-3)
+
+
+def test_a_longer_prompt_is_no_queue() -> None:
+    w = window()
+    for i in range(10):
+        w.first_token(lease(f"u{i}", prompt_tokens=8_000), 4.0, 1.0)
+    assert close(w).delay_s == 0.0
+
+
+def test_a_stalled_engine_shows_by_the_age_of_those_who_wait_for_a_token() -> None:
+    w = window()
+    sample = close(w, 2.0, 10, lease("a", at=0.0), lease("b", at=1.0))
+    # ages 2 and 1 less 3 · .2
+    assert sample.delay_s == pytest.approx((1.4 + 0.4) / 2)
+    started = lease("c", at=0.0)
+    started.first_token = 0.1
+    assert close(w, 4.0, 10, started).delay_s is None
+
+
+def test_who_was_dispatched_before_the_cut_says_nothing_about_it() -> None:
+    w = window()
+    w.mark_cut(1.0)
+    w.first_token(lease("before", at=0.9), 5.0, 1.5)
+    w.first_token(lease("after", at=1.0), 0.3, 1.5)
+    sample = close(w, 2.0, 10, lease("old", at=0.0))
+    assert sample.events == 1
+    assert sample.delay_s == pytest.approx(0.1, abs=1e-3)
+
+
+def test_time_per_token_is_weighted_by_tokens() -> None:
+    w = window()
+    w.tokens("llama", 1.0, 40)
+    w.tokens("llama", 1.0, 10)
+    sample = close(w)
+    assert sample.tpot_s == sample.tpot_unloaded_s == pytest.approx(2.0 / 50)
+
+
+def test_fifty_tokens_are_needed() -> None:
+    w = window()
+    w.tokens("llama", 1.0, 49)
+    assert close(w).tpot_s is None
+
+
+def test_tokens_that_came_in_one_burst_are_no_baseline() -> None:
+    w = window()
+    w.tokens("llama", 0.0, 60)
+    sample = close(w)
+    assert sample.tpot_unloaded_s is None
+    w.tokens("llama", 3.0, 60)
+    assert close(w, 4.0).tpot_unloaded_s == 0.05
+
+
+def test_t90_lies_between_t_and_15_percent_above() -> None:
+    w = window()
+    w.tokens("llama", 1.0, 50)  # T = .02
+    for seconds in (0.001, 0.021, 0.021):
+        w.answer_tpot(seconds, 8)
+    w.answer_tpot(9.0, 7)  # too short to tell
+    assert close(w).tpot_p90_s == pytest.approx(0.021)
+    w.tokens("llama", 1.0, 50)
+    w.answer_tpot(9.0, 8)
+    assert close(w, 4.0).tpot_p90_s == pytest.approx(0.02 * 1.15)
+    w.tokens("llama", 1.0, 50)
+    assert close(w, 6.0).tpot_p90_s == pytest.approx(0.02)
+
+
+def test_the_models_behind_one_pool_have_one_mean_and_their_own_baselines() -> None:
+    w = window()
+    w.tokens("small", 1.0, 100)
+    w.tokens("large", 5.0, 100)
+    close(w)
+    w.tokens("small", 1.0, 100)
+    w.tokens("large", 15.0, 300)
+    sample = close(w, 4.0)
+    assert sample.tpot_s == pytest.approx(16.0 / 400)
+    assert sample.tpot_unloaded_s == pytest.approx((0.01 * 100 + 0.05 * 300) / 400)
+
+
+def test_a_plain_answer_is_measured_by_its_first_byte_against_its_length() -> None:
+    w = window()
+    plain = lease("a", streamed=False, max_tokens=128)
+    for seconds in (1.0, 1.5):
+        w.completed(plain, LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 2.0), 1.0)
+    sample = close(w)
+    assert sample.delay_s == pytest.approx(0.25, abs=1e-3)
+    assert sample.first_token_rate == 1.0
+    assert (sample.latency_s, sample.latency_min_s) == (2.0, 2.0)
+    assert baseline_key(plain.request)[2] == "plain7"
+    assert baseline_key(plain.request, 1_000)[2] == "plain9"
+
+
+@pytest.mark.parametrize(
+    ("how", "status"),
+    [
+        (LeaseEnd.CLIENT_CANCELLED, 200),
+        (LeaseEnd.NEVER_SENT, 0),
+        (LeaseEnd.EXPIRED, 0),
+        (LeaseEnd.UPSTREAM_ERROR, 503),
+        (LeaseEnd.COMPLETED, 404),
+    ],
+)
+def test_only_whole_successful_answers_are_latency_samples(how: LeaseEnd, status: int) -> None:
+    w = window()
+    w.completed(lease("a", streamed=False), how, Completion(status, False, True, 9.0, 9.0), 1.0)
+    sample = close(w)
+    assert (sample.events, sample.latency_s) == (0, None)
+
+
+def test_the_share_of_errors_and_one_error_is_none() -> None:
+    w = window()
+    failed = Completion(503)
+    w.completed(lease("a"), LeaseEnd.UPSTREAM_ERROR, failed, 1.0)
+    assert close(w).error_share == 0.0
+    for i in range(10):
+        how = LeaseEnd.UPSTREAM_ERROR if i < 4 else LeaseEnd.COMPLETED
+        w.completed(lease("a"), how, failed if i < 4 else Completion(200), 3.0)
+    w.completed(lease("a"), LeaseEnd.CLIENT_CANCELLED, Completion(200, True), 3.0)
+    assert close(w, 4.0).error_share == 0.4
+
+
+def test_it_was_bound_when_someone_waited_and_the_limit_was_nearly_reached() -> None:
+    w = window()
+    w.note_inflight(9)
+    assert not close(w, 2.0, 0).bound
+    w.note_waiting()
+    w.note_inflight(9)
+    assert close(w, 4.0, 0).bound
+    w.note_waiting()
+    assert not close(w, 6.0, 0).bound
+
+
+def test_the_peak_carries_over_what_is_still_in_flight() -> None:
+    w = window()
+    w.note_inflight(12)
+    assert close(w, 2.0, 7).peak_inflight == 12
+    assert close(w, 4.0, 7).peak_inflight == 7
+
+
+# -- load reports ---------------------------------------------------------------------------------
+
+
+def test_what_the_engines_say_of_their_queues_adds_up_and_replaces_the_estimate() -> None:
+    w = window()
+    w.first_token(lease(), 9.0, 1.0)
+    w.load_report("a", LoadReport(waiting=3.0), 1.0)
+    w.load_report("b", LoadReport(waiting=4.0), 1.0)
+    w.load_report("b", LoadReport(waiting=1.0), 1.5)
+    assert close(w).engine_queue == 4.0
+
+
+def test_a_stale_report_is_ignored_never_full() -> None:
+    w = window()
+    w.load_report("a", LoadReport(waiting=3.0, kv_used=0.99), 0.0)
+    sample = close(w, REPORT_FRESH_S)
+    assert (sample.engine_queue, sample.saturated) == (None, False)
+
+
+def test_a_full_cache_or_a_preemption_since_the_last_report_is_full() -> None:
+    w = window()
+    w.load_report("a", LoadReport(kv_used=0.9), 1.0)
+    assert not close(w).saturated
+    w.load_report("a", LoadReport(kv_used=0.91), 3.0)
+    assert close(w, 3.0).saturated
+    w.load_report("a", LoadReport(preemptions_total=7.0), 4.0)
+    assert not close(w, 4.0).saturated  # the first of them is no news
+    w.load_report("a", LoadReport(preemptions_total=8.0), 5.0)
+    assert close(w, 5.0).saturated
+    w.load_report("a", LoadReport(preemptions_total=0.0), 6.0)
+    assert not close(w, 6.0).saturated  # the engine was restarted
+
+
+def test_the_number_of_engines_remembered_is_bounded() -> None:
+    w = window()
+    for i in range(2 * MAX_SOURCES):
+        w.load_report(f"engine-{i}", LoadReport(waiting=1.0), 1.0)
+    assert close(w).engine_queue == MAX_SOURCES
+    w.load_report("new", LoadReport(waiting=5.0), 20.0)
+    assert close(w, 20.0).engine_queue == 5.0
+
+
+# -- when -----------------------------------------------------------------------------------------
+
+
+def test_it_closes_after_2_s_with_eight_events_or_when_idle_else_up_to_8_s_later() -> None:
+    w = window()
+    assert w.due_at() == WINDOW_S
+    w.note_waiting()
+    assert w.due_at() == WINDOW_S + EXTENSION_S
+    for i in range(8):
+        w.first_token(lease(f"u{i}"), 0.3, 1.0)
+    assert w.due_at() == WINDOW_S
+    close(w)
+    assert w.due_at() == 2.0 + WINDOW_S
+
+
+def test_an_empty_window_is_empty() -> None:
+    sample = Window(Baselines(), 5.0).close(5.0, 0, LIMIT, ())
+    assert sample.duration_s > 0.0
+    assert (sample.events, sample.delay_s, sample.engine_queue) == (0, None, None)
+    assert (sample.tpot_s, sample.error_share, sample.saturated) == (None, 0.0, False)
+    assert math.isfinite(sample.first_token_rate)

@@ -1,0 +1,129 @@
+"""The room: bounded, and when it is full the least important and newest makes way."""
+
+from __future__ import annotations
+
+import pytest
+
+from policy_server.core.params import RoomParams
+from policy_server.core.request import Kind, Priority
+from policy_server.core.room.room import MAX_DISPLACED, Room
+from tests.support.core_builders import P0, P1, P2, request
+
+
+def room(*waiting: tuple[str, Priority], max_requests: int = 3, max_bytes: int = 100) -> Room:
+    result = Room(RoomParams(max_requests, max_bytes))
+    for uid, priority in waiting:
+        result.enter(request(uid, priority))
+    return result
+
+
+def victims(full: Room, priority: Priority, body_bytes: int = 0) -> list[str] | None:
+    found = full.victims_for(request("new", priority, body_bytes=body_bytes))
+    return None if found is None else [t.request.uid for t in found]
+
+
+def test_it_holds_no_more_requests_than_it_may() -> None:
+    full = room(("a", P1), ("b", P1), ("c", P2))
+    assert not full.fits(request("d", P1))
+    full.leave("a")
+    assert full.fits(request("d", P1))
+
+
+def test_it_holds_no_more_bytes_than_it_may() -> None:
+    some = room()
+    some.enter(request("a", body_bytes=60))
+    assert some.fits(request("b", body_bytes=40))
+    assert not some.fits(request("b", body_bytes=41))
+
+
+def test_the_newest_of_the_lowest_class_makes_way() -> None:
+    full = room(("p1", P1), ("old", P2), ("new", P2))
+    assert victims(full, P0) == ["new"]
+    assert victims(full, P1) == ["new"]
+
+
+def test_nobody_makes_way_for_an_equal_or_a_lesser_one() -> None:
+    full = room(("a", P1), ("b", P1), ("c", P1))
+    assert victims(full, P1) is None
+    assert victims(full, P2) is None
+    assert victims(full, P0) == ["c"]
+
+
+def test_a_large_body_may_take_several_places() -> None:
+    full = room(max_requests=10)
+    for i, priority in enumerate((P1, P2, P2)):
+        full.enter(request(f"u{i}", priority, body_bytes=30))
+    assert victims(full, P0, body_bytes=50) == ["u2", "u1"]
+    assert victims(full, P0, body_bytes=90) == ["u2", "u1", "u0"]
+
+
+def test_a_body_that_no_room_could_hold_displaces_nobody() -> None:
+    full = room(("a", P2), ("b", P2))
+    assert victims(full, P0, body_bytes=101) is None
+
+
+def test_one_request_displaces_a_bounded_number() -> None:
+    full = room(max_requests=1_000, max_bytes=1_000)
+    for i in range(1_000):
+        full.enter(request(f"u{i}", P2, body_bytes=1))
+    found = victims(full, P0, body_bytes=MAX_DISPLACED)
+    assert found is not None
+    assert len(found) == MAX_DISPLACED
+    assert victims(full, P0, body_bytes=MAX_DISPLACED + 1) is None
+
+
+def test_in_a_room_made_smaller_a_newcomer_makes_way_for_itself_only() -> None:
+    full = room(*((f"u{i}", P2) for i in range(300)), max_requests=300, max_bytes=10_000)
+    full.reconfigure(RoomParams(10, 100))
+    assert victims(full, P0) == ["u299"]
+    assert victims(full, P2) is None
+
+
+def test_jobs_are_not_bound_and_not_displaced() -> None:
+    full = room(("a", P2), max_requests=1)
+    job = request("job", P2, kind=Kind.JOB, body_bytes=10**9)
+    assert full.fits(job)
+    full.enter(job)
+    assert (full.held, full.held_bytes, len(full)) == (1, 0, 2)
+    assert victims(full, P0) == ["a"]
+
+
+def test_sums_follow_who_enters_and_leaves() -> None:
+    some = room()
+    some.enter(request("a", P0, body_bytes=5))
+    some.enter(request("b", P2, body_bytes=7))
+    assert (some.held, some.held_bytes, some.counts()) == (2, 12, [1, 0, 1])
+    assert some.waiting() == [P0, P2]
+    assert some.leave("a") is not None
+    assert some.leave("a") is None
+    assert (some.held, some.held_bytes, some.counts()) == (1, 7, [0, 0, 1])
+
+
+def test_one_uid_waits_once() -> None:
+    with pytest.raises(ValueError, match="a waits already"):
+        room(("a", P1), ("a", P2))
+
+
+def test_the_expired_leave_least_important_first() -> None:
+    some = room(("a", P0), ("b", P2))
+    assert some.earliest_deadline() == 15.0
+    assert some.expired(14.9) is None
+    first = some.expired(15.0)
+    assert first is not None
+    assert first.request.uid == "b"
+
+
+def test_a_kept_place_gives_its_seniority_to_the_request_sent_again() -> None:
+    some = room()
+    some.keep_places([request("a", at=5.0, budget_s=15.0)])
+    again, returned = some.claim(request("a", at=12.0))
+    assert (returned, again.arrived, again.deadline) == (True, 5.0, 20.0)
+    assert some.claim(request("a", at=12.0)) == (request("a", at=12.0), False)
+
+
+def test_places_that_nobody_claims_are_dropped_at_their_deadline() -> None:
+    some = room()
+    some.keep_places([request("a", budget_s=5.0), request("b", budget_s=50.0)])
+    assert [r.uid for r in some.drop_places(5.0)] == ["a"]
+    assert not some.claim(request("a"))[1]
+    assert some.claim(request("b"))[1]

@@ -1,0 +1,287 @@
+"""All pools behind one door: routing by uid, draining, reloads, restarts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from policy_server.core.admission import BATCH
+from policy_server.core.events import Admitted, Cancelled, Shed, Waiting
+from policy_server.core.outcome import ShedReason
+from policy_server.core.params import LimitParams, RoomParams
+from policy_server.core.request import Kind
+from policy_server.core.samples import LoadReport
+from tests.support.core_builders import (
+    OK,
+    P0,
+    P1,
+    P2,
+    admission,
+    only,
+    pool_params,
+    request,
+    run_timers,
+    uids,
+)
+
+CHAT, EMBED = pool_params(1.0), pool_params(1.0, name="embed")
+
+
+def test_pools_do_not_share_slots() -> None:
+    gate = admission(CHAT, EMBED)
+    gate.submit(request("a"), 0.0)
+    assert only(Admitted, gate.submit(request("b", pool="embed"), 0.0))
+    assert only(Waiting, gate.submit(request("c", pool="embed"), 0.0))
+    assert (gate.pool_of("b"), gate.pool_of("c"), gate.pool_of("x")) == ("embed", "embed", None)
+    assert [p.params.name for p in gate.pools()] == ["chat", "embed"]
+
+
+def test_an_end_reaches_the_pool_that_holds_the_request() -> None:
+    gate = admission(CHAT, EMBED)
+    gate.submit(request("a", pool="embed"), 0.0)
+    gate.submit(request("b", pool="embed"), 0.0)
+    assert uids(gate.complete("a", OK, 1.0)) == ["a", "b"]
+    assert gate.pool_of("a") is None
+    assert (gate.inflight(), gate.waiting()) == (1, 0)
+
+
+def test_a_request_sent_again_under_another_pool_stays_where_it_is() -> None:
+    gate = admission(CHAT, EMBED)
+    gate.submit(request("a"), 0.0)
+    (again,) = gate.submit(request("a", pool="embed"), 1.0)
+    assert isinstance(again, Admitted)
+    assert again.resent
+    assert gate.pool_of("a") == "chat"
+
+
+def test_unknown_uids_are_nothing() -> None:
+    gate = admission()
+    assert gate.cancel("x", 0.0) == []
+    assert gate.complete("x", OK, 0.0) == []
+
+
+def test_a_cancel_does_not_touch_what_was_admitted() -> None:
+    gate = admission()
+    gate.submit(request("a"), 0.0)
+    assert gate.cancel("a", 1.0) == []
+    assert gate.inflight() == 1
+
+
+def test_nothing_is_due_before_the_first_request() -> None:
+    gate = admission()
+    assert gate.next_timer() is None
+    assert gate.handle_timer(100.0) == []
+
+
+def test_the_timer_is_the_next_deadline_of_any_pool() -> None:
+    gate = admission(CHAT, EMBED)
+    for uid, pool, budget_s in (("a", "chat", 9.0), ("b", "chat", 9.0), ("c", "embed", 9.0)):
+        gate.submit(request(uid, pool=pool, budget_s=budget_s), 0.0)
+    gate.submit(request("d", pool="embed", budget_s=0.25), 0.0)
+    assert gate.next_timer() == 0.25
+    assert uids(gate.handle_timer(0.25)) == ["d"]
+
+
+def test_uids_are_forgotten_with_their_requests() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(max_requests=1)))
+    for i in range(100):
+        gate.submit(request(f"u{i}", budget_s=1.0), 0.0)
+    run_timers(gate, 0.0, 5.0)
+    gate.complete("u0", OK, 5.0)
+    assert gate._where == {}
+
+
+# -- draining -------------------------------------------------------------------------------------
+
+
+def test_draining_sheds_all_who_wait_batch_by_batch_and_admits_nothing_new() -> None:
+    gate = admission(CHAT, EMBED)
+    for i in range(2 * BATCH):
+        gate.submit(request(f"u{i}", P2, pool=("chat", "embed")[i % 2], budget_s=60.0), 0.0)
+    first = gate.drain(1.0)
+    assert len(first) == BATCH
+    assert all(isinstance(e, Shed) and e.evicted for e in first)
+    assert {e.reason for e in only(Shed, first)} == {ShedReason.DRAINING}
+    gate.drain(1.0)
+    assert gate.waiting() == 0
+    (refused,) = only(Shed, gate.submit(request("new", P0, pool="embed"), 2.0))
+    assert (refused.reason, refused.evicted) == (ShedReason.DRAINING, False)
+    assert gate.inflight() == 2
+    assert gate.drain(3.0) == []
+
+
+def test_an_answer_in_flight_may_end_while_draining() -> None:
+    gate = admission(CHAT)
+    gate.submit(request("a"), 0.0)
+    gate.drain(1.0)
+    (again,) = gate.submit(request("a"), 1.0)
+    assert isinstance(again, Admitted)
+    assert uids(gate.complete("a", OK, 2.0)) == ["a"]
+    assert gate.inflight() == 0
+
+
+def test_a_reload_does_not_end_the_draining() -> None:
+    gate = admission(CHAT)
+    gate.drain(0.0)
+    gate.reconfigure([CHAT, EMBED])
+    for pool in ("chat", "embed"):
+        assert only(Shed, gate.submit(request(f"in-{pool}", pool=pool), 1.0))
+
+
+# -- reloads --------------------------------------------------------------------------------------
+
+
+def test_a_pool_may_come_and_an_idle_one_go() -> None:
+    gate = admission(CHAT)
+    gate.reconfigure([EMBED])
+    assert [p.params.name for p in gate.pools()] == ["embed"]
+    assert only(Admitted, gate.submit(request("a", pool="embed"), 0.0))
+    with pytest.raises(KeyError):
+        gate.pool("chat")
+
+
+def test_a_removed_pool_keeps_what_it_holds_to_the_end() -> None:
+    gate = admission(CHAT, EMBED)
+    gate.submit(request("a"), 0.0)
+    gate.submit(request("b"), 0.0)
+    gate.reconfigure([EMBED])
+    assert uids(gate.complete("a", OK, 1.0)) == ["a", "b"]
+    assert uids(gate.complete("b", OK, 2.0)) == ["b"]
+    gate.reconfigure([EMBED])
+    assert [p.params.name for p in gate.pools()] == ["embed"]
+
+
+def test_an_engine_of_a_removed_pool_may_still_report() -> None:
+    gate = admission(CHAT)
+    gate.load_report("gone", "engine", LoadReport(waiting=1.0), 0.0)
+
+
+def test_a_new_fixed_limit_counts_from_the_next_moment() -> None:
+    gate = admission(CHAT)
+    for uid in "abc":
+        gate.submit(request(uid), 0.0)
+    gate.reconfigure([pool_params(3.0)])
+    assert uids(only(Admitted, run_timers(gate, 0.0, 10.0))) == ["b", "c"]
+
+
+def test_another_algorithm_starts_anew_the_same_one_keeps_what_it_knows() -> None:
+    gate = admission(pool_params(LimitParams("vegas", initial=16.0)))
+    gate.restore_learned({"chat": {"limit.limit": 100.0}}, 0.0)
+    gate.reconfigure([pool_params(LimitParams("vegas", initial=4.0, maximum=500.0))])
+    assert gate.pool("chat").limit.current == 50.0
+    gate.reconfigure([pool_params(LimitParams("aimd", initial=4.0))])
+    assert gate.pool("chat").limit.current == 4.0
+
+
+def test_new_shares_and_bounds_apply() -> None:
+    gate = admission(pool_params(10.0))
+    gate.submit(request("a", P2), 0.0)
+    gate.reconfigure([pool_params(1.0, shares=(1.0, 0.0, 0.0), room=RoomParams(max_requests=0))])
+    (shed,) = only(Shed, gate.submit(request("b", P2), 0.0))
+    assert shed.reason is ShedReason.ROOM_FULL
+
+
+# -- restarts -------------------------------------------------------------------------------------
+
+
+def test_after_a_restart_those_sent_again_stand_where_they_stood() -> None:
+    gate = admission(CHAT)
+    old = [request(uid, at=90.0 + i, budget_s=60.0) for i, uid in enumerate("abc")]
+    gate.restore(old, 100.0)
+    gate.submit(request("busy", at=100.0), 100.0)
+    for uid in ("new", "c", "a", "b"):
+        gate.submit(request(uid, at=100.0), 100.0)
+    order, now, running = [], 101.0, "busy"
+    for _ in range(4):
+        (admitted,) = only(Admitted, gate.complete(running, OK, now))
+        running = admitted.request.uid
+        order.append((running, admitted.wait_s))
+        now += 1.0
+    assert order == [("a", 11.0), ("b", 11.0), ("c", 11.0), ("new", 4.0)]
+
+
+def test_who_was_promised_a_place_is_not_refused_for_the_predicted_wait() -> None:
+    gate = admission(pool_params(LimitParams("vegas", initial=1.0)))
+    gate.restore_learned({"chat": {"drain": 0.01}}, 0.0)
+    gate.restore([request("a", budget_s=5.0)], 0.0)
+    gate.submit(request("busy"), 0.0)
+    assert only(Shed, gate.submit(request("new", budget_s=5.0), 0.0))
+    assert only(Waiting, gate.submit(request("a"), 0.0))
+
+
+def test_who_goes_at_once_after_a_restart_did_wait() -> None:
+    gate = admission(CHAT)
+    gate.restore([request("a", at=90.0, budget_s=60.0)], 100.0)
+    (admitted,) = only(Admitted, gate.submit(request("a", at=100.0), 100.0))
+    assert (admitted.queued, admitted.wait_s) == (True, 10.0)
+
+
+def test_a_kept_place_that_is_lost_counts_as_an_eviction() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(max_requests=0)))
+    gate.restore([request("a", budget_s=60.0), request("b", budget_s=60.0)], 0.0)
+    gate.submit(request("busy"), 0.0)
+    (full,) = only(Shed, gate.submit(request("a"), 0.0))
+    assert (full.reason, full.evicted) == (ShedReason.ROOM_FULL, True)
+    gate.drain(1.0)
+    (draining,) = only(Shed, gate.submit(request("b"), 1.0))
+    assert (draining.reason, draining.evicted) == (ShedReason.DRAINING, True)
+
+
+def test_the_dead_the_jobs_and_those_of_unknown_pools_get_no_place() -> None:
+    gate = admission(CHAT)
+    gate.restore(
+        [
+            request("dead", budget_s=5.0),
+            request("job", kind=Kind.JOB, budget_s=60.0),
+            request("lost", pool="gone", budget_s=60.0),
+        ],
+        5.0,
+    )
+    gate.submit(request("busy", at=5.0), 5.0)
+    for uid in ("dead", "job", "lost"):
+        (waiting,) = only(Waiting, gate.submit(request(uid, at=6.0), 6.0))
+        assert waiting.request.arrived == 6.0
+
+
+def test_places_that_nobody_claims_are_dropped() -> None:
+    gate = admission(CHAT)
+    gate.restore([request(f"u{i}", budget_s=5.0) for i in range(1_000)], 0.0)
+    gate.submit(request("busy"), 0.0)
+    run_timers(gate, 0.0, 7.0)
+    assert gate.pool("chat").room._places == {}
+
+
+# -- load -----------------------------------------------------------------------------------------
+
+
+def test_a_burst_of_a_thousand_in_one_tick_and_as_many_ends_at_once() -> None:
+    gate = admission(pool_params(500.0))
+    events = [e for i in range(1_000) for e in gate.submit(request(f"u{i}", P1), 0.0)]
+    assert (len(only(Admitted, events)), len(only(Waiting, events))) == (500, 500)
+    running = uids(only(Admitted, events))
+    events = [e for uid in running for e in gate.complete(uid, OK, 1.0)]
+    events += run_timers(gate, 1.0, 1.1)
+    assert len(only(Admitted, events)) == 500
+    assert gate.waiting() == 0
+
+
+@pytest.mark.parametrize("waiting", [2_000, 8_000])
+def test_clients_that_leave_from_anywhere_in_a_long_line_leave_the_rest_in_order(
+    waiting: int,
+) -> None:
+    gate = admission(pool_params(1.0, early_drop=False))
+    gate.submit(request("busy"), 0.0)
+    for i in range(waiting):
+        gate.submit(request(f"u{i}", budget_s=60.0), 0.0)
+    for i in range(1, waiting - 1):
+        assert isinstance(gate.cancel(f"u{i}", 1.0)[0], Cancelled)
+    assert uids(gate.complete("busy", OK, 2.0)) == ["busy", "u0"]
+    assert uids(gate.complete("u0", OK, 3.0)) == ["u0", f"u{waiting - 1}"]
+
+
+def test_learned_numbers_are_numbers() -> None:
+    gate = admission(CHAT, EMBED)
+    gate.submit(request("a"), 0.0)
+    gate.complete("a", OK, 0.0)  # an answer in no time
+    assert all(math.isfinite(v) for state in gate.learned(0.0).values() for v in state.values())

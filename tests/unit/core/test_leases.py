@@ -1,0 +1,118 @@
+"""A slot is taken once and given back once, also when the news of its end is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from policy_server.core.leases import (
+    MAX_NODES,
+    ORPHAN_AGE_S,
+    SILENCE_S,
+    TRICKLE_S,
+    Lease,
+    LeaseTable,
+)
+from policy_server.core.request import Priority
+from tests.support.core_builders import P0, P1, request
+
+
+def lease(
+    uid: str,
+    at: float = 0.0,
+    priority: Priority = P1,
+    *,
+    seats: int = 1,
+    node: str = "envoy-a",
+    observed: bool = False,
+    streamed: bool = False,
+) -> Lease:
+    asked = request(uid, priority, at=at, seats=seats, node=node, streamed=streamed)
+    return Lease(asked, at, observed, 1.0, last_seen=at)
+
+
+def table(*leases: Lease) -> LeaseTable:
+    result = LeaseTable()
+    for one in leases:
+        result.grant(one)
+    return result
+
+
+def test_seats_are_counted_per_class_and_come_back() -> None:
+    leases = table(
+        lease("a", priority=P0, seats=3), lease("b", streamed=True), lease("c", observed=True)
+    )
+    assert (leases.seats, leases.seats_of(P0), leases.seats_of(P1)) == (5, 3, 2)
+    assert (leases.streamed, list(leases.observed), len(leases)) == (1, ["c"], 3)
+    for uid in "abc":
+        assert leases.end(uid) is not None
+    assert (leases.seats, leases.seats_of(P0), leases.seats_of(P1)) == (0, 0, 0)
+    assert (leases.streamed, leases.observed, len(leases)) == (0, {}, 0)
+
+
+def test_a_second_end_is_no_error_and_gives_nothing_back() -> None:
+    leases = table(lease("a"), lease("b"))
+    assert leases.end("a") is not None
+    assert leases.end("a") is None
+    assert leases.end("unknown") is None
+    assert leases.seats == 1
+
+
+def test_one_uid_holds_one_lease() -> None:
+    with pytest.raises(ValueError, match="a already holds a lease"):
+        table(lease("a"), lease("a"))
+
+
+def test_a_request_that_fell_silent_is_taken_to_have_ended_while_its_envoy_talks() -> None:
+    leases = table(lease("quiet"), lease("talks"))
+    leases.touch("talks", 15.0)
+    leases.node_alive("envoy-a", 15.0)
+    assert leases.silent(SILENCE_S - 0.1, 10) == []
+    assert leases.silent(SILENCE_S + 1.0, 10) == ["quiet"]
+
+
+def test_a_whole_envoy_that_fell_silent_frees_nothing() -> None:
+    leases = table(*(lease(f"u{i}") for i in range(50)), lease("other", node="envoy-b"))
+    leases.node_alive("envoy-a", 1.0)
+    leases.node_alive("envoy-b", 99.0)
+    leases.touch("other", 99.0)
+    assert leases.silent(100.0, 100) == []
+
+
+def test_an_envoy_that_never_comes_back_gives_its_leases_up_one_a_second() -> None:
+    leases = table(*(lease(f"u{i}") for i in range(50)))
+    now, freed = ORPHAN_AGE_S, []
+    for _ in range(10):
+        for uid in leases.silent(now, 100):
+            freed.append(uid)
+            leases.end(uid)
+        now += TRICKLE_S
+    assert freed == [f"u{i}" for i in range(10)]
+
+
+def test_one_sweep_ends_no_more_than_it_may() -> None:
+    leases = table(*(lease(f"u{i}") for i in range(500)))
+    leases.node_alive("envoy-a", 60.0)
+    assert len(leases.silent(61.0, 256)) == 256
+
+
+def test_an_unknown_envoy_goes_by_the_last_log_of_any() -> None:
+    leases = table(lease("a", node=""))
+    assert leases.silent(30.0, 10) == []
+    leases.node_alive("envoy-b", 30.0)
+    assert leases.silent(31.0, 10) == ["a"]
+
+
+def test_a_sign_of_life_of_an_unknown_request_is_nothing() -> None:
+    leases = LeaseTable()
+    leases.touch("unknown", 1.0)
+    assert list(leases) == []
+
+
+def test_the_table_of_envoys_is_bounded_and_forgets_the_most_silent() -> None:
+    leases = LeaseTable()
+    for i in range(MAX_NODES + 10):
+        leases.node_alive("kept", float(i))
+        leases.node_alive(f"pod-{i}", float(i))
+    assert len(leases.nodes()) == MAX_NODES
+    assert "pod-0" not in leases.nodes()
+    assert leases.nodes()["kept"] == leases.nodes()[f"pod-{MAX_NODES + 9}"]

@@ -1,0 +1,428 @@
+"""One pool: who goes, who waits, who is refused, in the order a client would see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policy_server.core.admission import Admission
+from policy_server.core.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    LeaseEnded,
+    LimitChanged,
+    Shed,
+    Waiting,
+)
+from policy_server.core.limit.base import Reason
+from policy_server.core.outcome import LeaseEnd, ShedReason
+from policy_server.core.pacing import MAX_BATCH
+from policy_server.core.params import LimitParams, RoomParams
+from policy_server.core.request import Priority
+from policy_server.core.samples import Completion, LoadReport, Usage
+from tests.support.core_builders import (
+    CLIENT_LEFT,
+    NEVER_SENT,
+    OK,
+    P0,
+    P1,
+    P2,
+    UPSTREAM_503,
+    admission,
+    only,
+    pool_params,
+    request,
+    run_timers,
+    uids,
+)
+
+
+def send(
+    gate: Admission,
+    names: str,
+    priority: Priority = P1,
+    at: float = 0.0,
+    **facts: Any,
+) -> list[Event]:
+    """One request per name, all at once."""
+    events: list[Event] = []
+    for name in names.split():
+        events += gate.submit(request(name, priority, at=at, **facts), at)
+    return events
+
+
+def reasons(events: list[Event]) -> list[ShedReason]:
+    return [e.reason for e in only(Shed, events)]
+
+
+# -- going and waiting ----------------------------------------------------------------------------
+
+
+def test_requests_go_at_once_until_the_limit_and_then_wait() -> None:
+    gate = admission(pool_params(2.0))
+    events = send(gate, "a b c d")
+    assert uids(only(Admitted, events)) == ["a", "b"]
+    assert uids(only(Waiting, events)) == ["c", "d"]
+    first = only(Admitted, events)[0]
+    assert (first.wait_s, first.queued, first.resent) == (0.0, False, False)
+
+
+def test_a_freed_slot_goes_to_the_first_in_line() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "a b c")
+    events = gate.complete("a", OK, 3.0)
+    assert uids(events) == ["a", "b"]
+    admitted = only(Admitted, events)[0]
+    assert (admitted.wait_s, admitted.queued) == (3.0, True)
+    assert uids(gate.complete("b", OK, 4.0)) == ["b", "c"]
+
+
+def test_a_newcomer_does_not_pass_those_of_its_class_who_wait() -> None:
+    gate = admission(pool_params(2.0))
+    send(gate, "a b c")
+    assert uids(only(Waiting, send(gate, "d", at=1.0))) == ["d"]
+    assert uids(only(Admitted, gate.complete("a", OK, 2.0))) == ["c"]
+
+
+def test_the_important_pass_those_who_wait_below_their_share() -> None:
+    gate = admission(pool_params(10.0))
+    send(gate, "a b c d e f g h i j k", P2)
+    assert uids(only(Admitted, send(gate, "vip", P0, at=1.0))) == ["vip"]
+
+
+def test_a_freed_slot_goes_to_the_entitled_before_the_earlier() -> None:
+    gate = admission(pool_params(4.0))
+    send(gate, "a b c d", P2)
+    send(gate, "late-p2", P2)
+    assert uids(only(Admitted, send(gate, "vip-1", P0))) == ["vip-1"]  # the reserve
+    send(gate, "vip-2", P0)
+    assert uids(only(Admitted, gate.complete("a", OK, 1.0))) == ["vip-2"]
+
+
+def test_a_heavy_request_takes_as_many_seats_and_blocks_nobody_for_ever() -> None:
+    gate = admission(pool_params(4.0))
+    assert only(Admitted, send(gate, "heavy", seats=8))
+    assert only(Waiting, send(gate, "a"))
+    assert uids(only(Admitted, gate.complete("heavy", OK, 1.0))) == ["a"]
+    assert only(Admitted, send(gate, "heavy-2", seats=8, at=1.0))  # N < L is all it takes
+
+
+def test_an_idle_engine_of_one_slot_takes_any_class() -> None:
+    for priority in Priority:
+        gate = admission(pool_params(1.0))
+        assert only(Admitted, send(gate, "a", priority))
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+def test_a_budget_of_zero_never_waits() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "a")
+    events = send(gate, "b", budget_s=0.0)
+    assert reasons(events) == [ShedReason.PREDICTED_WAIT]
+    assert not only(Shed, events)[0].evicted
+    assert only(Admitted, send(admission(), "b", budget_s=0.0))
+
+
+def busy(limit: float = 1.0, service_s: float = 1.0, **pool: Any) -> Admission:
+    """A pool that answers `limit / service_s` requests a second and is full at t = 10."""
+    gate = admission(pool_params(limit, **pool))
+    for second in range(10):
+        send(gate, f"warm-{second}", P1, float(second))
+        gate.complete(f"warm-{second}", OK, second + service_s)
+    send(gate, "full", P1, 10.0)
+    return gate
+
+
+def test_who_could_not_be_served_in_time_is_told_at_once() -> None:
+    gate = busy()
+    events: list[Event] = []
+    for i in range(30):
+        events += send(gate, f"u{i}", P1, 10.0, budget_s=15.0)
+    waiting, shed = only(Waiting, events), only(Shed, events)
+    # .9 · 15 s at ten answers in nine seconds
+    assert [w.predicted_wait_s for w in waiting] == pytest.approx([0.9 * n for n in range(1, 16)])
+    assert {s.reason for s in shed} == {ShedReason.PREDICTED_WAIT}
+
+
+def test_early_refusal_can_be_switched_off() -> None:
+    gate = busy(early_drop=False)
+    assert len(only(Waiting, send(gate, " ".join(f"u{i}" for i in range(30)), P1, 10.0))) == 30
+
+
+def test_a_full_room_refuses_equals_and_displaces_the_lesser() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(max_requests=2)))
+    send(gate, "busy a b", P2)
+    assert reasons(send(gate, "c", P2)) == [ShedReason.ROOM_FULL]
+    assert only(Admitted, send(gate, "reserve", P0))
+    events = send(gate, "vip", P0)
+    (displaced,) = only(Shed, events)
+    assert (displaced.request.uid, displaced.reason) == ("b", ShedReason.DISPLACED)
+    assert displaced.evicted
+    assert uids(only(Waiting, events)) == ["vip"]
+
+
+def test_every_refusal_says_when_to_come_back() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(max_requests=1)))
+    send(gate, "a b")
+    promises = [
+        only(Shed, send(gate, f"u{i}", P2, 0.0, returning=True))[0].retry_after_s
+        for i in range(500)
+    ]
+    assert all(1.0 <= p <= 55.0 for p in promises)
+    assert promises[-1] == 55.0
+    assert promises == sorted(promises)
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+def test_a_place_is_lost_at_its_deadline() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy")
+    send(gate, "a", budget_s=3.0)
+    events = run_timers(gate, 0.0, 3.0)
+    (shed,) = only(Shed, events)
+    assert (shed.request.uid, shed.reason, shed.wait_s) == ("a", ShedReason.DEADLINE, 3.0)
+    assert shed.evicted
+
+
+def test_a_client_that_leaves_the_line_moves_it_up() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy a b")
+    (cancelled,) = gate.cancel("a", 2.0)
+    assert isinstance(cancelled, Cancelled)
+    assert cancelled.wait_s == 2.0
+    assert uids(only(Admitted, gate.complete("busy", OK, 3.0))) == ["b"]
+
+
+def test_an_end_of_a_request_that_waits_is_a_client_that_left() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy a")
+    assert isinstance(gate.complete("a", NEVER_SENT, 1.0)[0], Cancelled)
+
+
+def test_thousands_that_expire_at_once_leave_in_batches_and_the_timer_never_spins() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(), early_drop=False))
+    send(gate, "busy")
+    send(gate, " ".join(f"u{i}" for i in range(8_000)), budget_s=5.0)
+    now, batches = 5.0, []
+    gate.handle_timer(2.0)
+    while gate.waiting():
+        due = gate.next_timer()
+        assert due is not None
+        assert due > now or not batches
+        now = max(now, due)
+        batches.append(len(only(Shed, gate.handle_timer(now))))
+    assert max(batches) == MAX_BATCH
+    assert len(batches) <= 33
+    assert now == pytest.approx(5.0 + 0.005 * (len(batches) - 1), abs=0.01)
+
+
+def test_a_limit_that_rises_releases_thousands_in_batches() -> None:
+    gate = admission(pool_params(1.0, early_drop=False))
+    send(gate, "busy")
+    send(gate, " ".join(f"u{i}" for i in range(8_000)), budget_s=600.0)
+    gate.reconfigure([pool_params(10_000.0)])
+    events = gate.complete("busy", OK, 1.0)
+    assert len(only(Admitted, events)) == MAX_BATCH
+    events += run_timers(gate, 1.0, 1.2)
+    assert uids(only(Admitted, events)) == [f"u{i}" for i in range(8_000)]
+
+
+# -- leases ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("completion", "how"),
+    [
+        (OK, LeaseEnd.COMPLETED),
+        (Completion(404), LeaseEnd.COMPLETED),
+        (Completion(429), LeaseEnd.UPSTREAM_ERROR),
+        (UPSTREAM_503, LeaseEnd.UPSTREAM_ERROR),
+        (Completion(0), LeaseEnd.UPSTREAM_ERROR),
+        (CLIENT_LEFT, LeaseEnd.CLIENT_CANCELLED),
+        (NEVER_SENT, LeaseEnd.NEVER_SENT),
+        (Completion(0, reached_upstream=False), LeaseEnd.NEVER_SENT),
+        (Completion(503, reached_upstream=False), LeaseEnd.UPSTREAM_ERROR),
+    ],
+)
+def test_how_an_answer_ended(completion: Completion, how: LeaseEnd) -> None:
+    gate = admission()
+    send(gate, "a")
+    (ended,) = only(LeaseEnded, gate.complete("a", completion, 2.5))
+    assert (ended.how, ended.held_s) == (how, 2.5)
+    assert gate.complete("a", completion, 3.0) == []
+
+
+def test_only_answers_count_as_drained() -> None:
+    gate = admission()
+    for completion in (UPSTREAM_503, NEVER_SENT):
+        send(gate, "a")
+        gate.complete("a", completion, 0.1)
+    assert gate.pool("chat").predictor.drain.mean_service_s is None
+
+
+def test_a_request_sent_again_while_it_waits_keeps_its_one_place() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy a b")
+    assert send(gate, "a", at=1.0) == []
+    assert gate.waiting() == 2
+    assert uids(only(Admitted, gate.complete("busy", OK, 2.0))) == ["a"]
+
+
+def test_a_request_sent_again_after_its_admission_gets_the_same_answer_and_one_lease() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy a")
+    (first,) = only(Admitted, gate.complete("busy", OK, 2.0))
+    (again,) = only(Admitted, send(gate, "a", at=3.0))
+    assert again.resent
+    assert (again.wait_s, again.queued, again.observe) == (2.0, True, first.observe)
+    assert gate.inflight() == 1
+
+
+def test_a_lease_whose_end_was_lost_is_freed_for_the_next_in_line() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "lost", node="envoy")
+    send(gate, "a", P1, 10.0, budget_s=60.0)
+    events: list[Event] = []
+    for second in range(5, 30, 5):
+        gate.node_alive("envoy", float(second))
+        events += run_timers(gate, float(second), second + 5.0)
+    (ended,) = only(LeaseEnded, events)
+    assert (ended.request.uid, ended.how) == ("lost", LeaseEnd.EXPIRED)
+    assert uids(only(Admitted, events)) == ["a"]
+
+
+def test_a_lease_that_gives_signs_of_life_lives() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "long", node="envoy")
+    events: list[Event] = []
+    for second in range(5, 600, 5):
+        gate.heartbeat("long", "envoy", float(second))
+        events += run_timers(gate, float(second), second + 5.0)
+    assert not only(LeaseEnded, events)
+
+
+# -- observed answers -----------------------------------------------------------------------------
+
+
+def streamed(gate: Admission, uid: str = "a") -> Admitted:
+    (admitted,) = only(Admitted, send(gate, uid, streamed=True))
+    return admitted
+
+
+def test_time_to_first_token_and_time_per_token_come_from_the_observed_stream() -> None:
+    gate = admission()
+    assert streamed(gate).observe
+    gate.first_token("a", 0.5)
+    for i in range(1, 11):
+        gate.tokens("a", 1, 0.5 + 0.02 * i)
+    (ended,) = only(LeaseEnded, gate.complete("a", OK, 1.0))
+    assert ended.ttft_s == 0.5
+    assert ended.tpot_s == pytest.approx(0.02)
+
+
+def test_the_first_chunk_may_be_told_as_tokens_alone() -> None:
+    gate = admission()
+    streamed(gate)
+    gate.tokens("a", 2, 0.5)
+    gate.tokens("a", 2, 0.6)
+    (ended,) = only(LeaseEnded, gate.complete("a", OK, 1.0))
+    assert (ended.ttft_s, ended.tpot_s) == (0.5, pytest.approx(0.1 / 3))
+
+
+def test_a_second_first_token_is_no_news() -> None:
+    gate = admission()
+    streamed(gate)
+    gate.first_token("a", 0.5)
+    gate.first_token("a", 0.9)
+    assert only(LeaseEnded, gate.complete("a", OK, 1.0))[0].ttft_s == 0.5
+
+
+def test_signals_about_requests_that_hold_no_lease_are_nothing() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy waits")
+    for uid in ("waits", "unknown"):
+        gate.first_token(uid, 1.0)
+        gate.tokens(uid, 5, 1.0)
+        gate.usage(uid, Usage(1, 1))
+        gate.heartbeat(uid, "envoy", 1.0)
+    gate.tokens("busy", 0, 1.0)
+    gate.tokens("busy", -3, 1.0)
+    (ended, _) = gate.complete("busy", OK, 2.0)
+    assert isinstance(ended, LeaseEnded)
+    assert ended.ttft_s is None
+
+
+def test_an_answer_in_one_burst_does_not_stop_the_clock() -> None:
+    gate = admission(pool_params(LimitParams("vegas", initial=4.0)))
+    streamed(gate)
+    gate.first_token("a", 0.5)
+    gate.tokens("a", 60, 0.5)  # no time at all for 60 tokens
+    events = run_timers(gate, 0.5, 30.0)
+    assert only(LimitChanged, events)
+    assert gate.pool("chat").limit.current == 4.0
+
+
+# -- windows and learning -------------------------------------------------------------------------
+
+
+def test_a_full_engine_cuts_the_limit_and_says_why() -> None:
+    gate = admission(pool_params(LimitParams("vegas", initial=10.0)))
+    send(gate, " ".join(f"u{i}" for i in range(20)))
+    assert not only(LimitChanged, run_timers(gate, 0.0, 9.9))  # no answer yet: a longer window
+    gate.load_report("chat", "engine", LoadReport(kv_used=0.99), 9.9)
+    (change, *_) = only(LimitChanged, run_timers(gate, 9.9, 10.5))
+    assert (change.previous, change.change.reason) == (10.0, Reason.QUEUE)
+    assert change.change.limit == pytest.approx(8.5)
+    assert gate.pool("chat").last_change == change.change
+
+
+def test_a_window_in_which_we_lagged_ourselves_moves_nothing() -> None:
+    gate = admission(pool_params(LimitParams("vegas", initial=10.0)))
+    send(gate, " ".join(f"u{i}" for i in range(20)))
+    gate.discard_window()
+    gate.load_report("chat", "engine", LoadReport(waiting=500.0, kv_used=1.0), 9.0)
+    (change, *_) = only(LimitChanged, run_timers(gate, 9.0, 10.5))
+    assert (change.change.limit, change.change.reason) == (10.0, Reason.HOLD)
+
+
+def test_what_a_pool_learned_survives_a_restart() -> None:
+    params = pool_params(LimitParams("vegas", initial=40.0))
+    gate = admission(params)
+    streamed(gate)
+    gate.first_token("a", 0.5)
+    gate.complete("a", OK, 2.0)
+    saved = gate.learned(3.0)
+    again = admission(params)
+    again.restore_learned({**saved, "gone": {"limit.limit": 3.0}}, 0.0)
+    pool = again.pool("chat")
+    assert pool.limit.current == 20.0
+    assert pool.baselines.state() == gate.pool("chat").baselines.state()
+    assert pool.predictor.drain.per_s(20.0, 0.0) == saved["chat"]["drain"] == pytest.approx(20.0)
+
+
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf"), -1.0, 0.0])
+@pytest.mark.parametrize("algorithm", ["vegas", "gradient", "aimd", "fixed"])
+def test_a_broken_record_of_what_was_learned_does_no_harm(algorithm: str, broken: float) -> None:
+    gate = admission(pool_params(LimitParams(algorithm, initial=8.0, minimum=2.0)))
+    keys = ("limit.limit", "limit.valid", "limit.w_max", "limit.long", "drain", "base.tpot|m", "?")
+    gate.restore_learned({"chat": dict.fromkeys(keys, broken)}, 0.0)
+    assert 2.0 <= gate.pool("chat").limit.current <= 8.0
+    assert only(Admitted, send(gate, "a"))
+    run_timers(gate, 0.0, 20.0)
+
+
+def test_forecasts_per_class_for_the_status_page() -> None:
+    gate = busy(4.0)
+    now = gate.pool("chat").predicted_waits(10.0)
+    assert now == [0.0, 0.0, 0.0]
+    send(gate, "b c d e f g", P1, 10.0)
+    p0, p1, _ = gate.pool("chat").predicted_waits(10.0)
+    assert p0 == 0.0  # the reserve is free
+    assert p1 is not None
+    assert p1 > 0.0

@@ -1,0 +1,125 @@
+"""Each shed request gets its own slot of the drain, so that the shed come back spread out."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_server.core.params import RetryAfterParams
+from policy_server.core.retry_after import Bookings
+from policy_server.core.room.prediction import PHI
+from tests.support.core_builders import P0, P1, P2, Coin
+
+NO_JITTER = Coin(0.0)
+
+
+def bookings(coin: Coin = NO_JITTER, **bounds: float) -> Bookings:
+    return Bookings(RetryAfterParams(**bounds), coin)
+
+
+def test_the_first_slot_is_when_the_line_would_have_moved_far_enough() -> None:
+    # base = 40 − .8·.9·15 = 29.2 s, and 16 of 21 come back, at 2/s: a step of .38 s
+    b = bookings()
+    promise = b.book(P1, 40.0, 15.0, 2.0, now=100.0)
+    assert promise.seconds == pytest.approx(29.2 + 16.0 / 21.0 / 2.0)
+    assert not promise.capped
+
+
+def test_each_next_one_is_booked_behind_the_last() -> None:
+    b = bookings()
+    times = [b.book(P2, 30.0, 45.0, 10.0, now=0.0).seconds for _ in range(50)]
+    assert times == sorted(times)
+    steps = [later - sooner for sooner, later in pairwise(times)]
+    assert all(0.0 < step <= 0.1 for step in steps)  # at most one return per free slot of 10/s
+
+
+def test_classes_have_lines_of_their_own() -> None:
+    b = bookings()
+    for _ in range(100):
+        b.book(P2, 30.0, 45.0, 1.0, now=0.0)
+    assert b.book(P0, 2.0, 5.0, 10.0, now=0.0).seconds == 1.0
+
+
+def test_at_the_cap_it_says_the_cap_and_counts_it() -> None:
+    b = bookings()
+    promise = b.book(P1, 500.0, 15.0, 1.0, now=0.0)
+    assert promise.seconds == 55.0
+    assert promise.capped
+
+
+def test_the_line_drains_with_time() -> None:
+    b = bookings()
+    for _ in range(20):
+        b.book(P1, None, 15.0, 1.0, now=0.0)
+    assert b.book(P1, None, 15.0, 1.0, now=0.0).seconds > 10.0
+    assert b.book(P1, None, 15.0, 1.0, now=60.0).seconds == 1.0
+
+
+def test_jitter_adds_up_to_a_quarter() -> None:
+    plain = bookings(Coin(0.0)).book(P1, 40.0, 15.0, 2.0, now=0.0).seconds
+    late = bookings(Coin(1.0)).book(P1, 40.0, 15.0, 2.0, now=0.0).seconds
+    assert late == pytest.approx(1.25 * plain)
+
+
+def test_bounds_are_configuration() -> None:
+    b = bookings(min_s=3.0, max_s=4.0)
+    assert b.book(P1, None, 15.0, 100.0, now=0.0).seconds == 3.0
+    assert b.book(P1, 100.0, 15.0, 100.0, now=0.0).seconds == 4.0
+    b.reconfigure(RetryAfterParams(min_s=7.0, max_s=9.0))
+    assert b.book(P1, None, 15.0, 100.0, now=0.0).seconds == 7.0
+
+
+def test_a_pool_that_never_answered_is_taken_to_answer_one_a_second() -> None:
+    b = bookings()
+    times = [b.book(P1, None, 15.0, None, now=0.0).seconds for _ in range(10)]
+    assert times[-1] - times[-2] == pytest.approx(b.return_share())
+
+
+def test_the_share_that_returns_is_measured() -> None:
+    b = bookings()
+    for i in range(2_000):
+        b.book(P1, None, 15.0, 1.0, now=float(i))
+        if i % 4 == 0:
+            b.note_return()
+    assert b.return_share() == pytest.approx(0.25, abs=0.05)
+    for i in range(2_000):
+        b.book(P1, None, 15.0, 1.0, now=float(i))
+    assert b.return_share() == 0.1
+
+
+def test_claiming_to_return_without_having_been_shed_gains_and_costs_nothing_for_long() -> None:
+    b = bookings()
+    for _ in range(100_000):
+        b.note_return()
+    assert b.return_share() == 1.0
+    for i in range(800):
+        b.book(P1, None, 15.0, 1.0, now=float(i))
+    assert b.return_share() < 0.2
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([P0, P1, P2]),
+            st.none() | st.floats(0.0, 1e9),
+            st.floats(-10.0, 1e6),
+            st.none() | st.floats(0.0, 1e9),
+            st.floats(0.0, 100.0),
+        ),
+        max_size=50,
+    )
+)
+def test_it_is_always_within_its_bounds(calls: list[tuple[object, ...]]) -> None:
+    b, now = Bookings(RetryAfterParams(), random.Random(2)), 0.0
+    for priority, predicted, budget, rate, later in calls:
+        now += later  # type: ignore[operator]
+        promise = b.book(priority, predicted, budget, rate, now)  # type: ignore[arg-type]
+        assert 1.0 <= promise.seconds <= 55.0
+
+
+def test_phi_is_half_for_the_class_with_the_long_budget() -> None:
+    assert PHI == (0.9, 0.9, 0.5)

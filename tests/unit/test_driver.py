@@ -1,0 +1,469 @@
+"""The driver on a real event loop in virtual time: who holds, who is told, what is written down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any
+
+import pytest
+
+from policy_server.core.admission import BATCH, Admission
+from policy_server.core.events import Admitted, Cancelled, Event, LeaseEnded, LimitChanged, Shed
+from policy_server.core.outcome import LeaseEnd, Outcome, ShedReason
+from policy_server.core.params import LimitParams, PoolParams, RoomParams
+from policy_server.core.request import Priority, Request
+from policy_server.core.samples import LoadReport, Usage
+from policy_server.driver import SAVE_LEARNED_S, Driver, Hold, SupersededError
+from policy_server.journal.memory import MemoryJournal
+from tests.support.core_builders import OK, P0, P1, P2, Coin, only, pool_params, request, uids
+from tests.support.virtual_loop import run
+
+
+def virtual(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test in virtual time."""
+
+    @wraps(test)
+    def in_virtual_time(*args: Any, **kwargs: Any) -> None:
+        run(test(*args, **kwargs))
+
+    return in_virtual_time
+
+
+class Stage:
+    """A driver, its journal, and all events in order."""
+
+    def __init__(
+        self, params: PoolParams | None = None, journal: MemoryJournal | None = None
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.journal = journal or MemoryJournal()
+        admission = Admission([params or pool_params(1.0)], Coin())
+        self.driver = Driver(admission, self.journal, self.loop.time, self.loop)
+        self.events: list[Event] = []
+        self.driver.listen(lambda event, _: self.events.append(event))
+
+    def request(self, uid: str, priority: Priority = P1, **facts: Any) -> Request:
+        return request(uid, priority, at=self.loop.time(), **facts)
+
+    def submit(self, uid: str, priority: Priority = P1, **facts: Any) -> Admitted | Shed | Hold:
+        return self.driver.submit(self.request(uid, priority, **facts))
+
+    def hold(self, uid: str, priority: Priority = P1, **facts: Any) -> Hold:
+        held = self.submit(uid, priority, **facts)
+        assert isinstance(held, Hold)
+        return held
+
+    def journaled(self) -> list[str]:
+        return [place.request.uid for place in self.journal.load()]
+
+    @property
+    def inflight(self) -> int:
+        return self.driver.admission.inflight()
+
+    @property
+    def waiting(self) -> int:
+        return self.driver.admission.waiting()
+
+
+# -- deciding and holding -------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_decision_at_once_or_a_hold_that_resolves_later() -> None:
+    stage = Stage()
+    assert isinstance(stage.submit("a"), Admitted)
+    hold = stage.hold("b")
+    await asyncio.sleep(2.0)
+    assert not hold.future.done()
+    stage.driver.complete("a", OK)
+    decision = await hold.future
+    assert isinstance(decision, Admitted)
+    assert decision.wait_s == pytest.approx(2.0)
+    assert uids(stage.events) == ["a", "b", "a", "b"]
+
+
+@virtual
+async def test_a_hold_is_told_of_its_refusal_at_its_deadline() -> None:
+    stage = Stage()
+    stage.submit("a")
+    decision = await stage.hold("b", budget_s=3.0).future
+    assert isinstance(decision, Shed)
+    assert decision.reason is ShedReason.DEADLINE
+    assert stage.loop.time() == pytest.approx(1_003.0)
+
+
+@virtual
+async def test_a_newcomer_that_displaces_another_gets_its_own_answer() -> None:
+    stage = Stage(pool_params(1.0, room=RoomParams(max_requests=1)))
+    stage.submit("busy", P2)
+    lesser = stage.hold("lesser", P2)
+    stage.submit("reserve", P0)
+    vip = stage.hold("vip", P0)
+    told = await lesser.future
+    assert isinstance(told, Shed)
+    assert told.reason is ShedReason.DISPLACED
+    assert not vip.future.done()
+
+
+# -- one request, several streams -----------------------------------------------------------------
+
+
+@virtual
+async def test_the_newer_stream_of_a_request_takes_its_place_over() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    older = stage.hold("a")
+    newer = stage.hold("a")
+    with pytest.raises(SupersededError):
+        await older.future
+    stage.driver.leave(older)  # its stream ends: that means nothing any more
+    assert stage.waiting == 1
+    stage.driver.complete("busy", OK)
+    assert isinstance(await newer.future, Admitted)
+    assert stage.inflight == 1
+
+
+@virtual
+async def test_fifty_streams_of_one_request_have_one_place_and_one_lease() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    holds = [stage.hold("a") for _ in range(50)]
+    assert stage.waiting == 1
+    stage.driver.complete("busy", OK)
+    outcomes = await asyncio.gather(*(h.future for h in holds), return_exceptions=True)
+    assert sum(isinstance(o, Admitted) for o in outcomes) == 1
+    assert sum(isinstance(o, SupersededError) for o in outcomes) == 49
+    assert stage.inflight == 1
+
+
+@virtual
+async def test_a_stream_sent_again_after_the_admission_learns_the_same() -> None:
+    stage = Stage()
+    stage.submit("a")
+    again = stage.submit("a")
+    assert isinstance(again, Admitted)
+    assert again.resent
+    assert stage.inflight == 1
+
+
+# -- leaving --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_who_leaves_before_the_decision_gives_the_place_back() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    first, second = stage.hold("a"), stage.hold("b")
+    stage.driver.leave(first)
+    stage.driver.leave(first)
+    assert (stage.waiting, len(only(Cancelled, stage.events))) == (1, 1)
+    stage.driver.complete("busy", OK)
+    assert isinstance(await second.future, Admitted)
+    assert not first.future.done()
+
+
+@virtual
+async def test_who_leaves_just_as_it_is_admitted_gives_the_lease_back() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    first, second = stage.hold("a"), stage.hold("b")
+    stage.driver.complete("busy", OK)
+    assert first.future.done()
+    stage.driver.leave(first)  # the answer never left
+    stage.driver.leave(first)
+    assert isinstance(await second.future, Admitted)
+    (ended,) = [e for e in only(LeaseEnded, stage.events) if e.request.uid == "a"]
+    assert ended.how is LeaseEnd.NEVER_SENT
+    assert stage.inflight == 1
+
+
+@virtual
+async def test_who_leaves_just_as_it_is_refused_changes_nothing() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    hold = stage.hold("a", budget_s=1.0)
+    await asyncio.sleep(1.5)
+    stage.driver.leave(hold)
+    assert (stage.waiting, stage.inflight, len(stage.events)) == (0, 1, 3)
+
+
+@virtual
+async def test_an_admission_that_falls_to_a_cancelled_stream_goes_to_the_next() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    dying, next_one = stage.hold("a"), stage.hold("b")
+    dying.future.cancel()
+    stage.driver.complete("busy", OK)
+    assert isinstance(await next_one.future, Admitted)
+    stage.driver.leave(dying)
+    assert (stage.inflight, stage.waiting) == (1, 0)
+
+
+@virtual
+async def test_a_cancelled_stream_whose_request_is_refused_is_no_matter() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    stage.hold("a", budget_s=1.0).future.cancel()
+    await asyncio.sleep(2.0)
+    assert (stage.waiting, stage.inflight) == (0, 1)
+
+
+@virtual
+async def test_a_log_entry_for_a_request_that_waits_ends_its_wait_once() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    hold = stage.hold("a")
+    stage.driver.never_sent("a")
+    stage.driver.leave(hold)
+    assert (stage.waiting, len(only(Cancelled, stage.events))) == (0, 1)
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_an_earlier_deadline_moves_the_timer_forward() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    late, soon = stage.hold("late", budget_s=9.0), stage.hold("soon", budget_s=0.5)
+    await soon.future
+    assert stage.loop.time() == pytest.approx(1_000.5)
+    await late.future
+    assert stage.loop.time() == pytest.approx(1_009.0)
+
+
+@virtual
+async def test_the_timer_goes_on_for_hours_without_spinning() -> None:
+    stage = Stage(pool_params(LimitParams("vegas", initial=4.0)))
+    fired = 0
+    handle_timer = stage.driver.admission.handle_timer
+
+    def counted(now: float) -> list[Event]:
+        nonlocal fired
+        fired += 1
+        return handle_timer(now)
+
+    stage.driver.admission.handle_timer = counted  # type: ignore[method-assign]
+    stage.submit("a")
+    await asyncio.sleep(3_600.0)
+    assert only(LimitChanged, stage.events)
+    assert fired <= 2 * 3_600
+    assert stage.inflight == 0  # no access log for an hour: given up as an orphan
+
+
+@virtual
+async def test_eight_thousand_holds_are_released_in_batches_and_in_order() -> None:
+    stage = Stage(pool_params(1.0, early_drop=False))
+    stage.submit("busy")
+    holds = [stage.hold(f"u{i}", budget_s=600.0) for i in range(8_000)]
+    stage.driver.admission.reconfigure([pool_params(10_000.0)])
+    stage.driver.complete("busy", OK)
+    assert sum(h.future.done() for h in holds) == 256
+    decisions = await asyncio.gather(*(h.future for h in holds))
+    assert all(isinstance(d, Admitted) for d in decisions)
+    assert stage.loop.time() == pytest.approx(1_000.0 + 31 * 0.005)
+    assert uids(only(Admitted, stage.events)) == ["busy", *(f"u{i}" for i in range(8_000))]
+
+
+@virtual
+async def test_eight_thousand_holds_that_expire_are_all_told() -> None:
+    stage = Stage(pool_params(1.0, early_drop=False))
+    stage.submit("busy")
+    holds = [stage.hold(f"u{i}", budget_s=5.0) for i in range(8_000)]
+    decisions = await asyncio.gather(*(h.future for h in holds))
+    assert all(isinstance(d, Shed) for d in decisions)
+    assert stage.loop.time() == pytest.approx(1_005.0 + 31 * 0.005)
+
+
+# -- signals --------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_signals_reach_the_lease() -> None:
+    stage = Stage()
+    stage.submit("a", streamed=True)
+    await asyncio.sleep(0.5)
+    stage.driver.first_token("a")
+    await asyncio.sleep(0.5)
+    stage.driver.tokens("a", 10)
+    stage.driver.usage("a", Usage(100, 11))
+    stage.driver.heartbeat("a", "envoy")
+    stage.driver.node_alive("envoy")
+    stage.driver.load_report("chat", "engine", LoadReport(waiting=3.0))
+    stage.driver.load_report_for("a", "engine", LoadReport(waiting=3.0))
+    stage.driver.load_report_for("unknown", "engine", LoadReport(waiting=3.0))
+    stage.driver.complete("a", OK)
+    (ended,) = only(LeaseEnded, stage.events)
+    assert ended.ttft_s == pytest.approx(0.5)
+    assert ended.tpot_s == pytest.approx(0.05)
+
+
+@virtual
+async def test_lag_spoils_the_window_and_is_readable() -> None:
+    stage = Stage()
+    stage.submit("a")
+    window = stage.driver.admission.pool("chat").window
+    assert window is not None
+    stage.driver.set_lagging(True)
+    assert stage.driver.lagging()
+    assert window.tainted
+    stage.driver.set_lagging(False)
+    assert not stage.driver.lagging()
+
+
+@virtual
+async def test_outcomes_that_admission_never_sees_are_counted() -> None:
+    stage, counted = Stage(), []
+    stage.driver.count("chat", P1, Outcome.PASSED)  # nobody listens yet
+    stage.driver.on_count = lambda *what: counted.append(what)
+    stage.driver.count("chat", P2, Outcome.INVALID)
+    assert counted == [("chat", P2, Outcome.INVALID)]
+
+
+# -- the journal ----------------------------------------------------------------------------------
+
+
+@virtual
+async def test_exactly_those_who_wait_are_in_the_journal() -> None:
+    stage = Stage(pool_params(1.0, room=RoomParams(max_requests=4)))
+    stage.submit("busy", P2)
+    assert stage.journaled() == []
+    stage.driver.request_ids["a"] = "req-7"
+    stage.hold("a", P2)
+    stage.hold("expires", P2, budget_s=1.0)
+    leaver = stage.hold("leaves", P2)
+    stage.hold("displaced", P2)
+    stage.submit("refused", P2)
+    assert stage.journaled() == ["a", "expires", "leaves", "displaced"]
+    assert stage.journal.load()[0].context.request_id == "req-7"
+    stage.submit("reserve", P0)
+    stage.hold("vip", P0)
+    assert stage.journaled() == ["a", "expires", "leaves", "vip"]
+    stage.driver.leave(leaver)
+    await asyncio.sleep(1.5)
+    assert stage.journaled() == ["a", "vip"]
+    for uid in ("busy", "reserve", "vip"):
+        stage.driver.complete(uid, OK)
+    assert stage.journaled() == []
+
+
+@virtual
+async def test_after_a_crash_those_sent_again_have_their_places() -> None:
+    before = Stage()
+    before.submit("busy")
+    for uid in "abc":
+        before.hold(uid, budget_s=60.0)
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(5.0)
+    after = Stage(journal=before.journal.reopen())
+    after.driver.start(after.journal.load(), after.loop.time())
+    after.submit("other")
+    newcomer, c, a = after.hold("newcomer"), after.hold("c"), after.hold("a")
+    after.driver.complete("other", OK)
+    decision = await a.future
+    assert isinstance(decision, Admitted)
+    assert decision.wait_s == pytest.approx(5.003)
+    after.driver.complete("a", OK)
+    assert isinstance(await c.future, Admitted)
+    assert not newcomer.future.done()
+    assert after.journaled() == ["b", "newcomer"]  # b may still come
+
+
+@virtual
+async def test_a_kept_place_that_cannot_be_had_again_leaves_the_journal() -> None:
+    before = Stage()
+    before.submit("busy")
+    before.hold("a", budget_s=60.0)
+    full = pool_params(1.0, room=RoomParams(max_requests=0))
+    after = Stage(full, before.journal.reopen())
+    after.driver.start(after.journal.load(), after.loop.time())
+    after.submit("other")
+    assert isinstance(after.submit("a"), Shed)
+    assert after.journaled() == []
+
+
+@virtual
+async def test_what_was_learned_is_saved_every_ten_seconds_and_read_at_start() -> None:
+    params = pool_params(LimitParams("vegas", initial=40.0))
+    before = Stage(params)
+    before.driver.start([], before.loop.time())
+    assert before.journal.load_learned() == {}
+    await asyncio.sleep(SAVE_LEARNED_S + 0.1)
+    saved = before.journal.load_learned()["chat"]
+    assert saved["limit.limit"] == 40.0
+    before.submit("a", streamed=True)
+    before.driver.first_token("a")
+    await asyncio.sleep(SAVE_LEARNED_S)
+    after = Stage(params, before.journal.reopen())
+    after.driver.start([], after.loop.time())
+    assert after.driver.admission.pool("chat").limit.current <= 20.0
+
+
+@virtual
+async def test_stopping_saves_and_leaves_no_timer_behind() -> None:
+    stage = Stage()
+    stage.driver.start([], stage.loop.time())
+    stage.submit("a")
+    await stage.driver.stop()
+    assert stage.journal.reopen().load_learned().keys() == {"chat"}
+    count = len(stage.events)
+    await asyncio.sleep(600.0)
+    assert len(stage.events) == count
+
+
+@virtual
+async def test_what_ends_after_the_stop_is_no_error() -> None:
+    """The access log may still deliver while the process takes its things."""
+    stage = Stage()
+    stage.submit("a")
+    stage.hold("b")
+    await stage.driver.stop()
+    stage.driver.complete("a", OK)
+    stage.driver.heartbeat("b", "envoy")
+    await asyncio.sleep(600.0)
+
+
+# -- shutdown -------------------------------------------------------------------------------------
+
+
+@virtual
+async def test_a_gateway_that_stops_answers_every_hold_in_batches() -> None:
+    stage = Stage(pool_params(1.0, early_drop=False))
+    stage.submit("busy")
+    holds = [stage.hold(f"u{i}", budget_s=60.0) for i in range(3 * BATCH)]
+    task = asyncio.create_task(stage.driver.shed_all())
+    await asyncio.sleep(0)
+    assert sum(h.future.done() for h in holds) == BATCH
+    await task
+    decisions = [await h.future for h in holds]
+    assert {d.reason for d in decisions if isinstance(d, Shed)} == {ShedReason.DRAINING}
+    assert all(isinstance(d, Shed) for d in decisions)
+    refused = stage.submit("new")
+    assert isinstance(refused, Shed)
+    assert refused.reason is ShedReason.DRAINING
+    assert stage.journaled() == []
+
+
+@virtual
+async def test_it_waits_for_answers_in_flight_but_not_for_ever() -> None:
+    stage = Stage()
+    stage.submit("a")
+    stage.loop.call_later(3.0, stage.driver.complete, "a", OK)
+    assert await stage.driver.idle(10.0)
+    assert stage.loop.time() == pytest.approx(1_003.0, abs=0.1)
+    stage.submit("b")
+    assert not await stage.driver.idle(10.0)
+    assert stage.loop.time() == pytest.approx(1_013.0, abs=0.2)
+
+
+@virtual
+async def test_handing_back_keeps_the_places_for_the_next_server() -> None:
+    stage = Stage()
+    stage.submit("busy")
+    hold = stage.hold("a")
+    stage.driver.hand_back()
+    assert stage.driver.closing.is_set()
+    assert not hold.future.done()
+    assert stage.journaled() == ["a"]
