@@ -98,8 +98,15 @@ class Fan:
 class Stage:
     """The parts of a run, wired."""
 
-    def __init__(self, world: World, make_gate: MakeGate, seed: int, result: Result) -> None:
-        self.loop = Loop()
+    def __init__(
+        self,
+        world: World,
+        make_gate: MakeGate,
+        seed: int,
+        result: Result,
+        loop: Loop | None = None,
+    ) -> None:
+        self.loop = loop or Loop()
         self._world, self._make_gate, self._seed, self._result = world, make_gate, seed, result
         fan = Fan()
         self._cluster = Cluster(
