@@ -169,7 +169,7 @@ class Driver:
     def _emit(self, events: list[Event], now: float) -> list[Event]:
         """Journal, listeners, holds; then the timer for what comes next."""
         for event in events:
-            if not self._stopped:
+            if not self._stopped and not self.closing.is_set():
                 self._journal(event)
             for listener in self._listeners:
                 listener(event, now)
@@ -241,7 +241,11 @@ class Driver:
             await asyncio.sleep(DRAIN_PAUSE_S)
 
     def hand_back(self) -> None:
-        """`serve` shutdown: streams abort UNAVAILABLE and Envoy sends them to the next server."""
+        """`serve` shutdown: streams abort UNAVAILABLE and Envoy sends them to the next server.
+
+        From here on the journal stays as it is: a slot that comes free now must not cost those
+        who were handed back their places.
+        """
         self.closing.set()
 
     async def idle(self, timeout_s: float) -> bool:

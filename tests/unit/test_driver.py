@@ -466,4 +466,8 @@ async def test_handing_back_keeps_the_places_for_the_next_server() -> None:
     stage.driver.hand_back()
     assert stage.driver.closing.is_set()
     assert not hold.future.done()
+    hold.future.cancel()  # as the gate does
+    stage.driver.complete("busy", OK)
+    await asyncio.sleep(0)
+    assert stage.inflight == 0
     assert stage.journaled() == ["a"]
