@@ -42,7 +42,7 @@ CHANGES = (
     pool_params(1.0, name="fixed", room=TINY_ROOM, shares=(0.2, 0.2, 0.2)),
     pool_params(LimitParams("aimd", initial=2.0), name="fixed"),
     pool_params(LimitParams("vegas", initial=16.0, slo_ttft_s=1.0, slo_tpot_s=0.05), name="vegas"),
-    pool_params(LimitParams("gradient", initial=5.0), name="vegas", early_drop=False),
+    pool_params(LimitParams("gradient", initial=700.0), name="vegas", early_drop=False),
 )
 NAMES = st.sampled_from([p.name for p in POOLS])
 BUDGETS_S = st.sampled_from([-1.0, 0.0, 0.004, 1.0, 5.0, 15.0, 45.0, 600.0])
