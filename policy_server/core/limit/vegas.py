@@ -11,7 +11,9 @@ guard on the time per output token T.
     over > 0  and peak N ≤ 1.02 L + R:  L *= max(.7, 1 − .5·over)      (Breakwater's cut)
               and peak N above that:    hold, the last cut is still draining (StabilizingAIMD)
     else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds:
-        far below what is known to work:   L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4)
+        in slow start, or far below what is known to work:
+                                           L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
+                                           damped by how near Q and d are to their bounds
         else                               L += max(1, √L/4), faster below W_max (CUBIC)
     L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
 
@@ -38,6 +40,7 @@ MAX_GROWTH = 1.4
 FREE_LIMIT = 16.0  # the peak-inflight cap never binds below this
 PEAK_MEMORY_S = 60.0
 ESCAPE_WINDOWS = 5
+SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
 
 
@@ -67,7 +70,8 @@ class Vegas:
         self._w_max = self._limit
         self._valid: float | None = None
         self._grown = 0  # windows of growth in a row
-        self._ever_cut = False
+        self._slow_start = True
+        self._rested = 0  # bound windows in a row that showed no room to grow
         self._at_floor = 0
         self._peaks: deque[tuple[float, float]] = deque()
 
@@ -89,7 +93,11 @@ class Vegas:
             self._valid = self._limit
         if not self._may_grow(sample):
             self._grown = 0
+            self._rested += 1
+            if self._rested >= SLOW_START_RESTS:
+                self._slow_start = False
             return self._clamped(Reason.HOLD)
+        self._rested = 0
         return self._grow(sample)
 
     def _note_peak(self, sample: WindowSample) -> None:
@@ -147,7 +155,7 @@ class Vegas:
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
         self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
-        self._ever_cut = True
+        self._slow_start = False
         self._limit *= max(MAX_CUT, 1.0 - 0.5 * excess.over)
         return self._clamped(excess.reason)
 
@@ -167,7 +175,7 @@ class Vegas:
     def _grow(self, s: WindowSample) -> Change:
         self._grown += 1
         factor = self._growth_factor(s)
-        far_below = not self._ever_cut or self._limit < 0.75 * (self._valid or 0.0)
+        far_below = self._slow_start or self._limit < 0.75 * (self._valid or 0.0)
         if far_below and factor > 1.04:
             self._limit *= factor
         else:
@@ -181,10 +189,18 @@ class Vegas:
         bound = self._tpot_bound(s)
         t0 = s.tpot_unloaded_s
         if bound is None or t0 is None or s.tpot_p90_s is None:
-            return MAX_GROWTH
+            return self._damped(s, MAX_GROWTH)
         goal = bound if self._p.slo_tpot_s is None else min(bound, self._p.slo_tpot_s)
         headroom = (0.9 * goal - t0) / max(s.tpot_p90_s - t0, 1e-6)
-        return min(max(headroom, 1.0), MAX_GROWTH)
+        return self._damped(s, min(max(headroom, 1.0), MAX_GROWTH))
+
+    def _damped(self, s: WindowSample, factor: float) -> float:
+        """Less of `factor` the nearer the queue is to its bounds: few samples may miss a queue."""
+        near = max(
+            (s.engine_queue or 0.0) / self._alpha(),
+            (s.delay_s or 0.0) / (0.6 * self._delay_max()),
+        )
+        return 1.0 + (factor - 1.0) * min(max(1.0 - near, 0.0), 1.0)
 
     def _clamped(self, reason: Reason) -> Change:
         peak = max((p for _, p in self._peaks), default=0.0)
@@ -211,6 +227,6 @@ class Vegas:
         limit = state.get("limit", self._limit)
         self._valid = state.get("valid", limit)
         self._w_max = state.get("w_max", limit)
-        self._ever_cut = True
+        self._slow_start = False
         start = 0.5 * min(limit, self._valid)
         self._limit = min(max(start, self._p.minimum), self._p.maximum)
