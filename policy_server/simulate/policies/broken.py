@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 from policy_server.core.events import Admitted, Event
 from policy_server.core.limit.base import Change, WindowSample
@@ -11,23 +11,14 @@ from policy_server.core.limit.baselines import Baselines, Key
 from policy_server.core.limit.registry import make_limit
 from policy_server.core.params import LimitParams, PoolParams
 from policy_server.core.request import Request
-from policy_server.core.samples import Completion
+from policy_server.core.samples import Completion, Usage
 from policy_server.core.sampling import Rng
 from policy_server.simulate.gate import POOL, CoreGate
 
 MEMORY_S = 60.0
 HEADROOM = 1.2
-
-
-class ForgetfulGate(CoreGate):
-    """A restart starts from nothing."""
-
-    def restore(self, waiting: Iterable[Request], now: float) -> list[Event]:
-        """No places."""
-        return []
-
-    def restore_learned(self, state: Mapping[str, Mapping[str, float]], now: float) -> None:
-        """No limit, no baselines."""
+USUAL_TOKENS = 150
+LEAK_PER_S = 2e-5
 
 
 class LeakyGate(CoreGate):
@@ -47,7 +38,9 @@ class GullibleGate(CoreGate):
     """Takes a broken-off answer for a whole one, so that its short time becomes a sample."""
 
     def complete(self, uid: str, completion: Completion, now: float) -> list[Event]:
-        """Everything is a success."""
+        """Everything is a success, of a usual length."""
+        if completion.client_gone:
+            self.usage(uid, Usage(USUAL_TOKENS, USUAL_TOKENS))
         taken = completion.last_byte_s
         whole = Completion(200, first_byte_s=completion.first_byte_s or taken, last_byte_s=taken)
         return super().complete(uid, whole, now)
@@ -73,6 +66,57 @@ class PureMinimum(Baselines):
                 break
             super().ttft_residual(key, x, now)
         return residual
+
+
+class LeakingBaselines(Baselines):
+    """Leaks while nobody calls."""
+
+    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+        """Leak for all the time since the last sample, then as usual."""
+        base = self._ttft.get(key)
+        if base is not None:
+            base.value *= 1.0 + LEAK_PER_S * max(0.0, now - base.at)
+        return super().ttft_residual(key, x, now)
+
+
+class LeakingGate(CoreGate):
+    """A quiet night raises what it takes for unloaded."""
+
+    def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
+        super().__init__(pools, rng)
+        self.pool(POOL).baselines = LeakingBaselines()
+
+
+class BlindGrowth:
+    """Grows whenever the limit was reached and nothing bad was measured."""
+
+    def __init__(self, params: LimitParams) -> None:
+        self._p, self._limit = params, make_limit(params)
+        self._current = self._limit.current
+
+    @property
+    def current(self) -> float:
+        """The limit."""
+        return self._current
+
+    def on_window(self, sample: WindowSample) -> Change:
+        """No samples, no harm: a fifth more."""
+        change = self._limit.on_window(sample)
+        blind = sample.bound and not sample.events
+        self._current = min(self._p.maximum, 1.2 * self._current) if blind else change.limit
+        return Change(self._current, change.reason)
+
+    def reconfigure(self, params: LimitParams) -> None:
+        """New bounds."""
+        self._limit.reconfigure(params)
+
+    def state(self) -> dict[str, float]:
+        """What Vegas knows."""
+        return self._limit.state()
+
+    def restore(self, state: dict[str, float]) -> None:
+        """Give it back."""
+        self._limit.restore(state)
 
 
 class RawTtftGate(CoreGate):

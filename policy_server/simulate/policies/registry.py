@@ -12,10 +12,11 @@ from policy_server.core.params import LimitParams
 from policy_server.simulate.errors import InputError
 from policy_server.simulate.gate import CoreGate, Gate
 from policy_server.simulate.policies.broken import (
+    BlindGrowth,
     DeafGate,
     DoublingGate,
-    ForgetfulGate,
     GullibleGate,
+    LeakingGate,
     LeakyGate,
     PoisonableGate,
     RawTtftGate,
@@ -147,7 +148,6 @@ _ALL = (
         "retry-after-random", "Retry-After random", _retry_after(lambda rng: rng.uniform(1, 55))
     ),
     Policy(NO_EARLY_DROP, "without early drop", _no_early_drop),
-    Policy("forgetful", "nothing survives a restart", _kind(ForgetfulGate)),
     Policy("raw-ttft", "Vegas on raw TTFT", _kind(RawTtftGate)),
     Policy("poisonable", "believes the best TTFT ever seen", _kind(PoisonableGate)),
     Policy(
@@ -155,6 +155,12 @@ _ALL = (
         "the limit follows the last minute",
         _with_limit(lambda params, seed: ShortMemory(params)),
     ),
+    Policy(
+        "blind-growth",
+        "grows where nothing is measured",
+        _with_limit(lambda params, seed: BlindGrowth(params)),
+    ),
+    Policy("leaking", "baselines leak while nobody calls", _kind(LeakingGate)),
     Policy("deaf", "ignores what is sent again", _kind(DeafGate)),
     Policy("doubling", "runs what is sent again twice", _kind(DoublingGate)),
     Policy("leaky", "blind to clients that hang up", _kind(LeakyGate)),

