@@ -4,52 +4,24 @@
 the core only:  app.command("simulate")(simulate_command(load_pools))
 """
 
+# ruff: noqa: PLC0415 - what runs is imported when it runs, so that --help stays fast
+
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from policy_server.core.params import PoolParams
-from policy_server.simulate.compare import compare_scenario, compare_trace
+from policy_server.simulate.asked import Ask, EngineOptions, TrafficOptions
 from policy_server.simulate.errors import InputError
-from policy_server.simulate.forecasts import forecast_json, forecast_table, objective_lines
-from policy_server.simulate.options import (
-    EngineOptions,
-    TrafficOptions,
-    engine_of,
-    pool_of,
-    replicas_of,
-    world_of,
-)
-from policy_server.simulate.report.page import render
-from policy_server.simulate.scenarios.table import SCENARIOS
-from policy_server.simulate.scenarios.table import scenario as find_scenario
-from policy_server.simulate.tables import measures_table, scenario_json
-from policy_server.simulate.whatif import forecast, needed_replicas
-from policy_server.simulate.world import World
 
+if TYPE_CHECKING:
+    from policy_server.core.params import PoolParams
 
-@dataclass(frozen=True, slots=True)
-class _Ask:
-    """What is wanted of any run."""
-
-    policies: list[str]
-    seed: int
-    report: Path | None
-    as_json: bool
-
-
-LoadPools = Callable[[Path | None], Sequence[PoolParams]]
+LoadPools = Callable[[Path | None], "Sequence[PoolParams]"]
 """Reads a configuration file (None = the defaults)."""
 
 DEFAULT_COMPARED = "product,none,envoy-gradient,fifo-drop"
@@ -114,6 +86,9 @@ def simulate_command(load_pools: LoadPools) -> Callable[..., None]:
         ] = "",
     ) -> None:
         """Run the same admission core on a virtual clock: what would happen, before it does."""
+        from policy_server.simulate.options import engine_of, pool_of, replicas_of, world_of
+        from policy_server.simulate.perform import perform_scenario, perform_trace
+
         engine = EngineOptions(
             step_ms, seq_ms, prefill_tps, max_num_seqs, kv_tokens, calibrate, plain
         )
@@ -124,66 +99,15 @@ def simulate_command(load_pools: LoadPools) -> Callable[..., None]:
                 raise InputError("--compare: at least one policy")
             if (trace is None) == (scenario is None):
                 raise InputError("give either --trace FILE or --scenario NAME")
-            ask = _Ask(names, seed, report, as_json)
+            ask = Ask(names, seed, report, as_json)
             if scenario is not None:
-                _scenario(scenario, ask)
+                perform_scenario(scenario, ask)
             elif trace is not None:
                 chosen = pool_of(load_pools(config), pool)
                 world = world_of(trace, engine_of(engine), traffic, chosen)
-                _trace(trace, world, replicas_of(replicas), ask)
+                perform_trace(trace, world, replicas_of(replicas), ask)
 
     return simulate
-
-
-def _scenario(name: str, ask: _Ask) -> None:
-    if name == "list":
-        typer.echo("\n".join(f"{s.number:>2} {s.name:16} {s.title}" for s in SCENARIOS))
-        return
-    item = find_scenario(name)
-    with _progress() as tell:
-        compared = compare_scenario(item, ask.policies, ask.seed, cache_dir(), tell)
-    if ask.report is not None:
-        _write(ask.report, render(compared.pages))
-    if ask.as_json:
-        typer.echo(json.dumps(scenario_json(item, ask.seed, compared.measures), indent=1))
-    else:
-        Console().print(measures_table(item, ask.seed, compared.measures))
-
-
-def _trace(trace: Path, world: World, replicas: list[int], ask: _Ask) -> None:
-    with _progress() as tell:
-        forecasts = []
-        for done, count in enumerate(replicas):
-            share = partial(_part, tell, done, len(replicas))
-            forecasts.append(forecast(world, count, ask.seed, ask.policies[0], share))
-    if ask.report is not None:
-        shown = replace(world, replicas=needed_replicas(forecasts) or replicas[-1])
-        with _progress() as tell:
-            title = f"{trace.name} in the simulator"
-            page = compare_trace(shown, title, ask.policies, ask.seed, tell)
-        _write(ask.report, render([page]))
-    if ask.as_json:
-        typer.echo(json.dumps(forecast_json(forecasts), indent=1))
-    else:
-        Console().print(forecast_table(forecasts))
-        Console().print(objective_lines(forecasts))
-
-
-def _part(tell: Callable[[float], None], done: int, of: int, share: float) -> None:
-    tell((done + share) / of)
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"--report {path}: {error.strerror or error}") from error
-
-
-def cache_dir() -> Path:
-    """Where sweeps are kept: the user's cache, never the working directory."""
-    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "policy-server" / "simulate"
 
 
 @contextmanager
@@ -193,14 +117,3 @@ def _one_line_errors() -> Iterator[None]:
     except InputError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2) from error
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, gone when done; nothing where nobody watches."""
-    columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda share: bar.update(task, completed=share)

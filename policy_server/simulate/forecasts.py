@@ -13,7 +13,7 @@ from policy_server.simulate.whatif import ClassForecast, Forecast, needed_replic
 def forecast_table(forecasts: Iterable[Forecast]) -> Table:
     """One row per class and number of replicas."""
     table = Table(title="What would happen", title_justify="left")
-    for name in ("replicas", "limit", "class"):
+    for name in ("repl.", "limit", "class"):
         table.add_column(name)
     for name in ("calls", "held", "p50 wait", "p99 wait", "refused", "p99 TTFT"):
         table.add_column(name, justify="right")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from policy_server.core.params import PoolParams
 from policy_server.core.request import Priority
+from policy_server.simulate.asked import EngineOptions, TrafficOptions
 from policy_server.simulate.calibrate import fit, read_points
 from policy_server.simulate.engine import UNBOUNDED, EngineParams
 from policy_server.simulate.errors import InputError
@@ -19,30 +20,6 @@ from policy_server.simulate.workload import Manner
 from policy_server.simulate.world import World
 
 MAX_REPLICAS = 256
-
-
-@dataclass(frozen=True, slots=True)
-class EngineOptions:
-    """The engine as the command line names it (the words of `policy-server backend`)."""
-
-    step_ms: float = 10.7
-    seq_ms: float = 0.2
-    prefill_tps: float = 30_000.0
-    max_num_seqs: int = 64
-    kv_tokens: int = 0  # 0 = no bound
-    calibrate: Path | None = None
-    plain: str = ""  # `servers:seconds` of an ordinary service
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficOptions:
-    """The traffic of a trace: how fast it is replayed, who its clients are."""
-
-    speed: float = 1.0
-    mix: str = "0:.2,1:.5,2:.3"
-    tenants: int = 4
-    retry: bool = False
-    stream: bool = True
 
 
 def engine_of(options: EngineOptions) -> EngineParams | PlainParams:
