@@ -34,7 +34,7 @@ class PlainService:
         self._loop, self._sink, self._rng = loop, sink, rng
         self._servers, self._speed, self._stalled_until = params.servers, 1.0, 0.0
         self._waiting: deque[Answer] = deque()
-        self._working: set[Answer] = set()
+        self._working: dict[Answer, None] = {}  # a set's order would differ from run to run
 
     @property
     def active(self) -> int:
@@ -52,7 +52,7 @@ class PlainService:
             return
         answer.done = True
         if answer in self._working:
-            self._working.discard(answer)
+            self._working.pop(answer, None)
             self._fill()
         else:
             self._waiting.remove(answer)
@@ -90,7 +90,7 @@ class PlainService:
     def _fill(self) -> None:
         while self._waiting and len(self._working) < self._servers:
             answer = self._waiting.popleft()
-            self._working.add(answer)
+            self._working[answer] = None
             self._loop.after(self._service_s(), partial(self._end, answer))
 
     def _service_s(self) -> float:
@@ -104,7 +104,7 @@ class PlainService:
         if self._loop.now < self._stalled_until:
             self._loop.at(self._stalled_until, partial(self._end, answer))
             return
-        self._working.discard(answer)
+        self._working.pop(answer, None)
         answer.done = True
         self._fill()
         answer.first_token_at = self._loop.now

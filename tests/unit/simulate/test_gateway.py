@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -36,6 +39,27 @@ def test_the_same_seed_is_the_same_run_byte_for_byte() -> None:
     assert one.log
     assert "\n".join(one.log) == "\n".join(two.log)
     assert one.log != other.log
+
+
+SCRIPT = """
+from hashlib import sha256
+from dataclasses import replace
+from policy_server.simulate.run import Options, run
+from tests.unit.simulate.test_gateway import SMALL, core, Happening, What
+world = replace(SMALL, replicas=3, happenings=(Happening(30.0, What.KILL, replica=1),))
+print(sha256("\\n".join(run(world, core, 5, Options(log=True)).log).encode()).hexdigest())
+"""
+
+
+def test_two_processes_tell_the_same_run() -> None:
+    digests = set()
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        digests.add(done.stdout.strip())
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
 
 
 def test_every_call_ends_once_and_nothing_is_left() -> None:
