@@ -259,6 +259,8 @@ def demo(
         list[str] | None, typer.Option("--upstream", help="Instead of the emulator.")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
+    grpc_port: Annotated[int | None, typer.Option("--grpc-port", help="Default 9002.")] = None,
+    http_port: Annotated[int | None, typer.Option("--http-port", help="Default 9003.")] = None,
     envoy_admin_port: Annotated[int, typer.Option("--envoy-admin-port")] = 9901,
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
@@ -266,7 +268,9 @@ def demo(
     """Run everything on this machine and print what to try (what `make run` does)."""
     from policy_server.demo import Demo, run_demo
 
-    raise typer.Exit(run_demo(Demo(upstream or [], port, envoy_admin_port, config, data_dir)))
+    ports = port, envoy_admin_port
+    demo = Demo(upstream or [], *ports, config, data_dir, grpc_port, http_port)
+    raise typer.Exit(run_demo(demo))
 
 
 def _version(wanted: bool) -> None:

@@ -33,6 +33,8 @@ class Demo:
     admin_port: int = 9901
     config: Path | None = None
     data_dir: Path = Path("data")
+    grpc_port: int | None = None
+    http_port: int | None = None
 
 
 def run_demo(demo: Demo) -> int:
@@ -80,6 +82,8 @@ async def _follow(
 async def _greet(gateway: asyncio.subprocess.Process, demo: Demo, upstreams: Sequence[str]) -> None:
     if await _first_line(gateway):
         http = load_config(demo.config, os.environ).server.http
+        if demo.http_port is not None:
+            http = f"{http.rpartition(':')[0]}:{demo.http_port}"
         print(greeting(demo.port, http, upstreams, emulated=not demo.upstreams), flush=True)
 
 
@@ -105,6 +109,7 @@ def greeting(port: int, http: str, upstreams: Sequence[str], *, emulated: bool) 
             "--mix 0:.12,1:.5,2:.38 --stream",
             "",
             "Look:",
+            f"  http://{http}/          the live page",
             f"  http://{http}/statusz   limits, who waits, what was learned",
             f"  http://{http}/metrics   the same for Prometheus",
             "",
@@ -124,6 +129,9 @@ def _own_command() -> str:
 def _gateway_arguments(demo: Demo, upstreams: Sequence[str]) -> list[str]:
     arguments = ["gateway", "--port", str(demo.port), "--data-dir", str(demo.data_dir)]
     arguments += ["--envoy-admin-port", str(demo.admin_port)]
+    for flag, port in (("--grpc-port", demo.grpc_port), ("--http-port", demo.http_port)):
+        if port is not None:
+            arguments += [flag, str(port)]
     for url in upstreams:
         arguments += ["--upstream", url]
     if demo.config is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import os
 import shlex
 import signal
 import sys
@@ -19,17 +18,13 @@ from tests.support import wired
 
 async def test_the_printed_lines_work(tmp_path: Path) -> None:
     where = wired.ports()
-    env = {
-        **os.environ,
-        "POLICY_SERVER__GRPC": f"127.0.0.1:{where['grpc']}",
-        "POLICY_SERVER__HTTP": f"127.0.0.1:{where['http']}",
-    }
-    arguments = ["--port", str(where["gateway"]), "--envoy-admin-port", str(where["admin"])]
+    flags = {"gateway": "--port", "grpc": "--grpc-port", "http": "--http-port"}
+    flags["admin"] = "--envoy-admin-port"
+    arguments = [word for name, flag in flags.items() for word in (flag, str(where[name]))]
     command = [sys.executable, "-m", "policy_server.cli", "demo", *arguments]
     process = await asyncio.create_subprocess_exec(
         *tied_to_us([*command, "--data-dir", str(tmp_path)]),
         stdout=asyncio.subprocess.PIPE,
-        env=env,
     )
     try:
         printed = await read_until(process, "Ctrl-C")
@@ -40,7 +35,7 @@ async def test_the_printed_lines_work(tmp_path: Path) -> None:
         assert answers[1][1].rstrip().endswith("data: [DONE]")
         assert answers[2][0]["x-policy-class"] == "P0"
         pages = [line.split()[0] for line in printed if line.startswith("  http")]
-        assert len(pages) == 2
+        assert len(pages) == 3
         async with aiohttp.ClientSession() as http:
             for page in pages:
                 async with http.get(page) as response:
