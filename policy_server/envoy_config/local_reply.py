@@ -137,4 +137,5 @@ def _anthropic_body(answer: _Answer) -> dict[str, object]:
 def _problem(answer: _Answer) -> dict[str, object]:
     """The members of RFC 9457 that do not clash with the error object."""
     title = "Too Many Requests" if answer.status == 429 else "Service Unavailable"
-    return {"title": title, "status": answer.status, "detail": answer.message}
+    status = "%RESPONSE_CODE%"  # a number of ours would come out as the string "429.0"
+    return {"title": title, "status": status, "detail": answer.message}

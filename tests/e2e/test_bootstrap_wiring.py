@@ -236,7 +236,9 @@ async def test_an_outage_is_a_503_that_says_when(tmp_path: Path, path: str, kind
     assert answer.headers["content-type"] == "application/json"
     assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("5", "5000")
     assert answer.headers["x-policy-reason"] == "overloaded"
-    assert kind in json.loads(answer.body)["error"]["type"]
+    body = json.loads(answer.body)
+    assert kind in body["error"]["type"]
+    assert body["status"] == 503
     assert not gateway.upstream.requests or gateway.upstream.requests[0].path == "/v1/models"
 
 
@@ -300,6 +302,7 @@ async def test_above_the_ceiling_the_lower_classes_are_refused_first(
     assert answer.headers["content-type"] == "application/json"
     body = json.loads(answer.body)
     assert body["error"]["type"] == "rate_limit_error"
+    assert body["status"] == 429
     assert ("code" in body["error"]) == (path == "/v1/chat/completions")
     assert "quota" not in answer.body.decode()
 
