@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from policy_server import __version__
+from policy_server.simulate.command import simulate_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
+    from policy_server.core.params import PoolParams
     from policy_server.load.runner import Progress
 
 T = TypeVar("T")
@@ -251,6 +253,15 @@ def _progress(now: Progress) -> None:
             file=sys.stderr,
             flush=True,
         )
+
+
+def _load_pools(path: Path | None) -> list[PoolParams]:
+    from policy_server.config import load_config, to_pool_params
+
+    return to_pool_params(load_config(path, os.environ))
+
+
+app.command("simulate")(simulate_command(_load_pools))
 
 
 @app.command()

@@ -32,6 +32,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["load", "--url", "x", "--rate", "1", "--seconds", "1"], "--url 'x' is not a URL"),
         (["load", "--url", "http://h", "--rate", "a", "--seconds", "1"], "--rate"),
         (["backend", "--max-num-seqs", "0"], "max_num_seqs must be above 0"),
+        (["simulate", "--scenario", "nowhere"], "scenario 'nowhere': one of"),
         (["nonsense"], "No such command 'nonsense'"),
         (["serve", "--nonsense"], "No such option: --nonsense"),
     ],
@@ -65,7 +66,16 @@ def test_envoy_config_prints_the_checked_in_file(
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
-    for name in ("gateway", "serve", "envoy-config", "check", "backend", "load", "demo"):
+    for name in (
+        "gateway",
+        "serve",
+        "envoy-config",
+        "check",
+        "backend",
+        "load",
+        "simulate",
+        "demo",
+    ):
         assert f"  {name} " in out
 
 
