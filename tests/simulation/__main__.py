@@ -1,6 +1,7 @@
 """`make sim`: every scenario, every control, all seeds; prints what holds and what does not.
 
-SEEDS=5 (how many) or SEEDS=3,17 (which)    ONLY=step,spike (some scenarios, by name or number)
+SEEDS=5 (how many), or SEEDS=3,17 or SEEDS=3, (which)
+ONLY=step,spike (some scenarios, by name or number)
 JOBS=2 (processes)    JSON=out.json (the verdicts as data)
 Exit code 0 when every bar holds and every control fails, else 1.
 """
@@ -73,7 +74,7 @@ def _summary(console: Console, verdicts: list[Verdict], seeds: list[int], second
     console.print(
         f"{held} of {len(bars)} bars hold in {sum(v.holds for v in verdicts)} of "
         f"{len(verdicts)} scenarios; seeds {', '.join(map(str, seeds))}; {seconds:.0f} s. "
-        "Again with one seed: make sim SEEDS=<seed>, ONLY=<scenario>"
+        "One of them again: make sim ONLY=<scenario> SEEDS=<seed>, (with the comma)"
     )
 
 
