@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from policy_server.core.events import Admitted, Event
-from policy_server.core.limit.base import Change, WindowSample
+from policy_server.core.limit.base import WINDOW_S, Change, WindowSample
 from policy_server.core.limit.baselines import Baselines, Key
 from policy_server.core.limit.registry import make_limit
 from policy_server.core.params import LimitParams, PoolParams
@@ -99,6 +99,11 @@ class BlindGrowth:
         """The limit."""
         return self._current
 
+    @property
+    def window_s(self) -> float:
+        """The least length of a window, seconds."""
+        return WINDOW_S
+
     def on_window(self, sample: WindowSample) -> Change:
         """No samples, no harm: a fifth more."""
         change = self._limit.on_window(sample)
@@ -147,6 +152,11 @@ class ShortMemory:
     def current(self) -> float:
         """The limit, at most a little above what was in flight."""
         return min(self._limit.current, self._cap)
+
+    @property
+    def window_s(self) -> float:
+        """The least length of a window, seconds."""
+        return WINDOW_S
 
     def on_window(self, sample: WindowSample) -> Change:
         """Ask Vegas, then cap."""

@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.limit.base import WINDOW_S, Change, Reason, WindowSample
 from policy_server.core.params import LimitParams
 
 PROBE_MULTIPLIER = 30
@@ -50,6 +50,11 @@ class NetflixVegas:
     def current(self) -> float:
         """The limit now."""
         return self._limit
+
+    @property
+    def window_s(self) -> float:
+        """The least length of a window, seconds."""
+        return WINDOW_S
 
     def on_window(self, sample: WindowSample) -> Change:
         """One Vegas step."""

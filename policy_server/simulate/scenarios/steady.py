@@ -114,7 +114,7 @@ def long_prompts(bench: Bench) -> Measures:
     lengths = Lengths(long_share=0.1)
     world = with_lengths(SLOT_BOUND, lengths)
     unit = bench.calls_per_s(world)
-    light = replace(offered(world, unit, {P1: 0.5}), duration_s=400.0)
+    light = replace(offered(world, unit, {P1: 0.5}), duration_s=1500.0)
     result = bench.run(light, "10 % long prompts at half load")
     cuts = sum(move.limit < move.previous - 1e-9 for move in result.moves if move.at > 60)
     full = bench.run(_backlog(bench, world, 3.0, 300.0), "10 % long prompts at 3x")
