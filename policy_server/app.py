@@ -25,7 +25,7 @@ from aiohttp import web
 
 from policy_server import __version__
 from policy_server.adapters.access_log import AccessLog
-from policy_server.adapters.admin_token import AdminToken
+from policy_server.adapters.admin_token import AdminToken, AdminTokenError
 from policy_server.adapters.ext_proc import ExtProc, Hooks
 from policy_server.adapters.grpc_server import GrpcServer, ServerTls, build_grpc_server
 from policy_server.adapters.http_api import HttpDeps, build_http_app
@@ -60,6 +60,7 @@ class PolicyServer:
 
     def __init__(self, config: Config, mode: Mode) -> None:
         loop = asyncio.get_running_loop()
+        self._token = _admin_token(config)
         self._config = config
         self._mode = mode
         self._started = time.monotonic()
@@ -78,7 +79,6 @@ class PolicyServer:
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
         self._probe = LagProbe(loop, self.metrics.observe_loop_lag, self.driver.set_lagging)
         self.gate, self.grpc = self._build_grpc()
-        self._token = _admin_token(config)
         for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
             self.driver.listen(listener)
         self.driver.on_count = self._count
@@ -110,7 +110,9 @@ class PolicyServer:
     async def running(self) -> AsyncIterator[None]:
         """Serve inside the block; on leaving it, whatever still runs is stopped."""
         driver = self.driver
-        alive, _ = revive(driver.journal.load(), time.monotonic(), time.time())
+        alive, dead = revive(driver.journal.load(), time.monotonic(), time.time())
+        for place in dead:
+            driver.journal.remove(place.request.uid, Outcome.SHED)
         driver.start(alive, time.monotonic())
         tasks = [
             asyncio.create_task(self.gate.hand_back_holds()),
@@ -183,7 +185,7 @@ class PolicyServer:
             self._log.error("reload refused", error=str(error))
             return
         self._reload_error = None
-        self.admission.reconfigure(to_pool_params(config))
+        self.driver.reconfigure(to_pool_params(config))
         self.gate.use(rules_of(config))
         self._config = config
         self._log.info("reloaded", pools=[p.name for p in config.pools])
@@ -257,7 +259,10 @@ def _admin_token(config: Config) -> AdminToken | None:
     if path is None:
         return None
     token = AdminToken(path)
-    token.load()
+    try:
+        token.load()
+    except AdminTokenError as error:
+        raise ConfigError(f"server.admin_token_file: {error}") from None
     return token
 
 

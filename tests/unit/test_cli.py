@@ -53,6 +53,19 @@ def test_check_says_what_it_read(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert (code, out) == (0, f"{file}: ok; pools: a, b\n")
 
 
+def test_a_token_too_short_to_be_one_is_a_mistake_in_the_file(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("short")
+    file = tmp_path / "policy.yaml"
+    file.write_text(f"server: {{admin_token_file: {tmp_path / 'token'}}}")
+    code, out, err = run(capsys, "serve", "--config", str(file))
+    assert (code, out) == (2, "")
+    assert "server.admin_token_file" in err
+    assert "at least 16 characters" in err
+    assert len(err.splitlines()) == 1
+
+
 @pytest.mark.parametrize("outage", ["closed", "open"])
 def test_envoy_config_prints_the_checked_in_file(
     capsys: pytest.CaptureFixture[str], outage: str
