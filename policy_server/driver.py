@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import Admitted, Cancelled, Event, Shed, Waiting
 from policy_server.core.outcome import Outcome
+from policy_server.core.params import PoolParams
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.journal.port import Journal, Place, RequestContext
@@ -171,10 +172,10 @@ class Driver:
         for event in events:
             if not self._stopped and not self.closing.is_set():
                 self._journal(event)
+            if isinstance(event, (Admitted, Shed)):
+                self._resolve(event)  # its stream goes on at the loop's next turn, not here
             for listener in self._listeners:
                 listener(event, now)
-            if isinstance(event, (Admitted, Shed)):
-                self._resolve(event)
         self._arm(now)
         return events
 
@@ -218,6 +219,12 @@ class Driver:
         self._timer, self._timer_at = None, float("inf")
         now = self.clock()
         self._emit(self.admission.handle_timer(now), now)
+
+    def reconfigure(self, pools: Sequence[PoolParams]) -> None:
+        """New parameters, in force at once: a raised limit releases who waits."""
+        self.admission.reconfigure(pools)
+        now = self.clock()
+        self._emit(self.admission.pump(now), now)
 
     # -- start and stop -------------------------------------------------------------------------
 

@@ -28,7 +28,6 @@ class AnswerObserver:
         """Read one stream, which began with `first`, to its end."""
         uid = metadata_value(context, UID_KEY)
         parser: AnswerParser | None = None
-        started = False
         message: ProcessingRequest | None = first
         while message is not None and uid:
             kind = message.WhichOneof("request")
@@ -38,7 +37,7 @@ class AnswerObserver:
                     return NO_ANSWER
             elif kind == "response_body" and parser is not None:
                 body = message.response_body
-                started = self._tokens(uid, parser.feed(body.body), started)
+                self._tokens(uid, parser.feed(body.body))
                 if body.end_of_stream:
                     break
             elif kind == "response_trailers":
@@ -46,7 +45,7 @@ class AnswerObserver:
             raw = await read(context)
             message = parse(raw) if raw is not None else None
         if parser is not None and message is not None:  # the whole answer was seen
-            self._finish(uid, parser, started)
+            self._finish(uid, parser)
         return NO_ANSWER
 
     def _parser_of(self, headers: HttpHeaders) -> AnswerParser | None:
@@ -58,16 +57,12 @@ class AnswerObserver:
             return None
         return self._parser_for(found.get("content-type", ""))
 
-    def _tokens(self, uid: str, count: int, started: bool) -> bool:
-        if not count:
-            return started
-        if not started:
-            self._gate.first_token(uid)
-        self._gate.tokens(uid, count)
-        return True
+    def _tokens(self, uid: str, count: int) -> None:
+        if count:
+            self._gate.tokens(uid, count)
 
-    def _finish(self, uid: str, parser: AnswerParser, started: bool) -> None:
-        self._tokens(uid, parser.finish(), started)
+    def _finish(self, uid: str, parser: AnswerParser) -> None:
+        self._tokens(uid, parser.finish())
         usage = parser.usage()
         if usage is not None:
             self._gate.usage(uid, usage)

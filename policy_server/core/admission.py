@@ -108,6 +108,13 @@ class Admission:
         """Leases in use, over all pools, requests."""
         return sum(len(p.leases) for p in self._pools.values())
 
+    def pump(self, now: float) -> list[Event]:
+        """Dispatch whoever may go now, at most a batch per pool; for after a `reconfigure`."""
+        events: list[Event] = []
+        for pool in self._pools.values():
+            events += self._track(pool, pool.pump(now))
+        return events
+
     # -- time ---------------------------------------------------------------------------------
 
     def handle_timer(self, now: float) -> list[Event]:

@@ -37,6 +37,13 @@ class Lease:
     tokens: int = 0
     completion_tokens: int | None = None
 
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per token after the first; None before there are two."""
+        if self.first_token is None or self.last_token is None or self.tokens < 2:
+            return None
+        return (self.last_token - self.first_token) / (self.tokens - 1)
+
 
 class LeaseTable:
     """The leases of one pool and the seats they take."""

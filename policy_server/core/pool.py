@@ -27,7 +27,6 @@ from policy_server.core.events import (
 from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
 from policy_server.core.limit.base import Change, Limit, Reason, WindowSample
 from policy_server.core.limit.baselines import Baselines
-from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.limit.window import Window
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
@@ -37,7 +36,7 @@ from policy_server.core.retry_after import Bookings
 from policy_server.core.room.classes import ClassRule
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.room.room import Room
-from policy_server.core.samples import Completion
+from policy_server.core.samples import Completion, how_it_ended
 from policy_server.core.sampling import ObserverSampler, Rng
 
 EXPIRED_PER_SWEEP = 256
@@ -100,7 +99,8 @@ class Pool:
             self.predictor.note_arrival(request.priority, now)
             if request.returning:
                 self.bookings.note_return()
-        if self._may_go_at_once(request.priority, now):
+        self._accrue(now)
+        if self._may_go_at_once(request.priority, request.seats, now):
             return [self._grant(request, now, queued=returned)]
         window.note_waiting()
         return self._wait(request, now, returned)
@@ -109,16 +109,30 @@ class Pool:
         """Envoy sent an admitted request again because the answer was lost: the same answer."""
         return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
 
-    def _may_go_at_once(self, priority: Priority, now: float) -> bool:
-        waiting = self.room.waiting()
-        if priority in waiting:
+    def _may_go_at_once(self, priority: Priority, seats: int, now: float) -> bool:
+        """Whether a newcomer of this class and weight would be the next to go."""
+        if self.room.waits(priority):
             return False
-        contenders = sorted([*waiting, priority])
-        return self._choose(contenders, now) is priority
+        need = self.room.next_seats()
+        need[priority] = seats
+        contenders = sorted([*self.room.waiting(), priority])
+        return self._rule.choose(contenders, self._seats(), self.limit.current, now, need) is (
+            priority
+        )
 
-    def _choose(self, waiting: list[Priority], now: float) -> Priority | None:
-        seats = [self.leases.seats_of(p) for p in PRIORITIES]
-        return self._rule.choose(waiting, seats, self.limit.current, now)
+    def _choose(self, now: float) -> Priority | None:
+        """The class whose next request may go now."""
+        waiting, limit, need = self.room.waiting(), self.limit.current, self.room.next_seats()
+        return self._rule.choose(waiting, self._seats(), limit, now, need)
+
+    def _seats(self) -> list[int]:
+        return [self.leases.seats_of(p) for p in PRIORITIES]
+
+    def _accrue(self, now: float) -> None:
+        """Credit the waiting for the time since the last look."""
+        service_s = self.predictor.drain.mean_service_s
+        waiting, limit = self.room.waiting(), self.limit.current
+        self._rule.accrue(waiting, self._seats(), limit, service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
         predicted = self._predicted(request.priority, now)
@@ -147,7 +161,7 @@ class Pool:
     def predicted_waits(self, now: float) -> list[float | None]:
         """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
         return [
-            0.0 if self._may_go_at_once(p, now) else self._predicted(p, now) for p in PRIORITIES
+            0.0 if self._may_go_at_once(p, 1, now) else self._predicted(p, now) for p in PRIORITIES
         ]
 
     # -- endings ------------------------------------------------------------------------------
@@ -186,7 +200,7 @@ class Pool:
 
     def complete(self, uid: str, completion: Completion, now: float) -> list[Event]:
         """The end of an answer, or of a request that never reached the engine."""
-        how = _how_it_ended(completion)
+        how = how_it_ended(completion)
         ended = self._end_lease(uid, how, completion, now)
         if ended is None:
             return self.cancel(uid, now)
@@ -198,8 +212,9 @@ class Pool:
         lease = self.leases.end(uid)
         if lease is None:
             return None
+        self._rule.note_freed(lease.request.seats)
         held = now - lease.granted
-        tpot = _answer_tpot(lease)
+        tpot = lease.tpot_s
         if self._window is not None:
             self._window.completed(lease, how, completion, now)
             if tpot is not None and how is LeaseEnd.COMPLETED:
@@ -215,8 +230,9 @@ class Pool:
         """Dispatch whoever may go now, at most a batch."""
         events: list[Event] = []
         self._paced = False
+        self._accrue(now)
         while len(self.room):
-            choice = self._choose(self.room.waiting(), now)
+            choice = self._choose(now)
             if choice is None:
                 break
             if not self._pacer.take(now):
@@ -242,7 +258,7 @@ class Pool:
                 ended = self._end_lease(uid, LeaseEnd.EXPIRED, Completion(0), now)
                 if ended is not None:
                     events.append(ended)
-        if self._window is not None and now >= self._window.due_at():
+        if self._window is not None and now >= self._window.due_at(self.limit.window_s):
             events.append(self._close_window(self._window, now))
         return events + self.pump(now)
 
@@ -257,7 +273,7 @@ class Pool:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` should be called next; None when nothing is under way."""
-        times = [self._window.due_at()] if self._window is not None else []
+        times = [self._window.due_at(self.limit.window_s)] if self._window is not None else []
         if len(self.leases):
             times.append(self._sweep_at)
         deadline = self.room.earliest_deadline()
@@ -285,6 +301,7 @@ class Pool:
             self.baselines.escape()
         if change.limit < previous:
             window.mark_cut(now)
+            self._rule.note_cut(self.leases.seats)
         self.last_change = change
         return LimitChanged(self.params.name, previous, change)
 
@@ -320,7 +337,7 @@ class Pool:
 
     def reserve(self) -> float:
         """R, seats."""
-        return reserve_of(self.limit.current)
+        return self._rule.reserve(self.limit.current)
 
     # -- learning -----------------------------------------------------------------------------
 
@@ -341,20 +358,3 @@ class Pool:
             self.limit.restore(limit)
         self.baselines.restore(((k[5:], v) for k, v in state.items() if k.startswith("base.")), now)
         self.predictor.drain.assume(state.get("drain", 0.0))
-
-
-def _how_it_ended(completion: Completion) -> LeaseEnd:
-    if completion.client_gone:
-        reached = completion.reached_upstream
-        return LeaseEnd.CLIENT_CANCELLED if reached else LeaseEnd.NEVER_SENT
-    if not completion.reached_upstream and completion.status == 0:
-        return LeaseEnd.NEVER_SENT
-    if completion.status == 429 or completion.status >= 500 or completion.status == 0:
-        return LeaseEnd.UPSTREAM_ERROR
-    return LeaseEnd.COMPLETED
-
-
-def _answer_tpot(lease: Lease) -> float | None:
-    if lease.first_token is None or lease.last_token is None or lease.tokens < 2:
-        return None
-    return (lease.last_token - lease.first_token) / (lease.tokens - 1)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from policy_server.core.outcome import LeaseEnd
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -38,3 +40,15 @@ class LoadReport:
     running: float | None = None
     kv_used: float | None = None
     preemptions_total: float | None = None
+
+
+def how_it_ended(completion: Completion) -> LeaseEnd:
+    """What the end of an answer means for its lease."""
+    if completion.client_gone:
+        reached = completion.reached_upstream
+        return LeaseEnd.CLIENT_CANCELLED if reached else LeaseEnd.NEVER_SENT
+    if not completion.reached_upstream and completion.status == 0:
+        return LeaseEnd.NEVER_SENT
+    if completion.status == 429 or completion.status >= 500 or completion.status == 0:
+        return LeaseEnd.UPSTREAM_ERROR
+    return LeaseEnd.COMPLETED

@@ -29,7 +29,6 @@ async def test_a_streamed_answer_is_timed_and_counted(wired: Wired) -> None:
     await call.write(response_body(b"data: [DONE]\n\n", last=True))
     assert await finished(call)
     assert wired.gate.observed == [
-        ("first", "uid-1"),
         ("tokens", "uid-1", 1),
         ("tokens", "uid-1", 1),
         ("usage", "uid-1", Usage(7, 2)),
@@ -51,7 +50,7 @@ async def test_an_answer_that_breaks_off_has_no_usage(wired: Wired) -> None:
     await call.write(response_body(TOKEN + USAGE))
     await call.done_writing()
     assert await finished(call)
-    assert [what[0] for what in wired.gate.observed] == ["first", "tokens"]
+    assert [what[0] for what in wired.gate.observed] == ["tokens"]
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,6 @@ async def test_a_newcomer_that_displaces_another_gets_its_own_answer() -> None:
     stage = Stage(pool_params(1.0, room=RoomParams(max_requests=1)))
     stage.submit("busy", P2)
     lesser = stage.hold("lesser", P2)
-    stage.submit("reserve", P0)
     vip = stage.hold("vip", P0)
     told = await lesser.future
     assert isinstance(told, Shed)
@@ -338,13 +337,12 @@ async def test_exactly_those_who_wait_are_in_the_journal() -> None:
     stage.submit("refused", P2)
     assert stage.journaled() == ["a", "expires", "leaves", "displaced"]
     assert stage.journal.load()[0].context.request_id == "req-7"
-    stage.submit("reserve", P0)
     stage.hold("vip", P0)
     assert stage.journaled() == ["a", "expires", "leaves", "vip"]
     stage.driver.leave(leaver)
     await asyncio.sleep(1.5)
     assert stage.journaled() == ["a", "vip"]
-    for uid in ("busy", "reserve", "vip"):
+    for uid in ("busy", "vip"):
         stage.driver.complete(uid, OK)
     assert stage.journaled() == []
 

@@ -10,7 +10,7 @@ engine has none (see algorithms.md §1 for the figures).
 
 from __future__ import annotations
 
-from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.limit.base import WINDOW_S, Change, Reason, WindowSample
 from policy_server.core.params import LimitParams
 
 DECREASE = 0.9
@@ -29,6 +29,11 @@ class Aimd:
     def current(self) -> float:
         """The limit now, seats."""
         return self._limit
+
+    @property
+    def window_s(self) -> float:
+        """The least length of a window, seconds."""
+        return WINDOW_S
 
     def on_window(self, sample: WindowSample) -> Change:
         """Cut by a tenth above the target, else add one seat when the limit was reached."""

@@ -12,6 +12,8 @@ from typing import Protocol
 
 from policy_server.core.params import LimitParams
 
+WINDOW_S = 2.0  # long enough for eight first tokens of a small pool, short against an overload
+
 
 class Reason(Enum):
     """Why a limit moved or stayed."""
@@ -77,6 +79,11 @@ class Limit(Protocol):
     @property
     def current(self) -> float:
         """The limit now."""
+        ...
+
+    @property
+    def window_s(self) -> float:
+        """The least length of the next window, seconds."""
         ...
 
     def on_window(self, sample: WindowSample) -> Change:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.limit.base import WINDOW_S, Change, Reason, WindowSample
 from policy_server.core.params import LimitParams
 
 
@@ -16,6 +16,11 @@ class Fixed:
     def current(self) -> float:
         """The limit, seats."""
         return self._limit
+
+    @property
+    def window_s(self) -> float:
+        """The least length of a window, seconds."""
+        return WINDOW_S
 
     def on_window(self, sample: WindowSample) -> Change:
         """Hold, whatever the window showed."""

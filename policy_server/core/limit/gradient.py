@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 
-from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.limit.base import WINDOW_S, Change, Reason, WindowSample
 from policy_server.core.params import LimitParams
 
 TOLERANCE = 1.5
@@ -32,6 +32,11 @@ class Gradient:
     def current(self) -> float:
         """The limit now, seats."""
         return self._limit
+
+    @property
+    def window_s(self) -> float:
+        """The least length of a window, seconds."""
+        return WINDOW_S
 
     def on_window(self, sample: WindowSample) -> Change:
         """One gradient step."""

@@ -27,7 +27,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 
-from policy_server.core.limit.base import Change, Reason, WindowSample
+from policy_server.core.limit.base import WINDOW_S, Change, Reason, WindowSample
 from policy_server.core.params import LimitParams
 
 TPOT_GUARD = 3.5  # k: T may reach (1+k)·T0; 3 gave up 8 % of a 200-slot engine, 5 P0 waits of 1 s
@@ -40,6 +40,7 @@ MAX_GROWTH = 1.4
 FREE_LIMIT = 16.0  # the peak-inflight cap never binds below this
 PEAK_MEMORY_S = 60.0
 ESCAPE_WINDOWS = 5
+SLOW_START_WINDOW_S = 1.0  # 16 → 200 slots within 15 s
 SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
 
@@ -80,6 +81,11 @@ class Vegas:
         """The limit now, seats."""
         return self._limit
 
+    @property
+    def window_s(self) -> float:
+        """The least length of the next window, seconds."""
+        return SLOW_START_WINDOW_S if self._slow_start else WINDOW_S
+
     def on_window(self, sample: WindowSample) -> Change:
         """Judge one window; see the module's header."""
         self._note_peak(sample)
@@ -119,10 +125,10 @@ class Vegas:
         return (1.0 + k) * sample.tpot_unloaded_s
 
     def _alpha(self) -> float:
-        return max(min(2.0, self._limit / 4.0), 0.03 * self._limit)
+        return max(min(2.0, self._limit / 32.0), 0.03 * self._limit)
 
     def _beta(self) -> float:
-        return max(min(4.0, self._limit / 2.0), 0.08 * self._limit)
+        return max(min(4.0, self._limit / 16.0), 0.08 * self._limit)
 
     def _excess(self, s: WindowSample) -> _Excess:
         excess = _Excess()
@@ -147,7 +153,7 @@ class Vegas:
 
     def _cut(self, s: WindowSample, excess: _Excess) -> Change:
         self._grown = 0
-        if self._limit <= self._p.minimum + 1e-9:
+        if self._limit <= self._p.minimum + 1e-9 and excess.reason is not Reason.UPSTREAM_ERROR:
             self._at_floor += 1
             if self._at_floor >= ESCAPE_WINDOWS:
                 self._at_floor = 0
@@ -182,7 +188,7 @@ class Vegas:
             step = max(1.0, math.sqrt(self._limit) / 4.0)
             if self._limit < 0.85 * self._w_max:
                 step *= min(4.0, 1.0 + 0.5 * self._grown)
-            self._limit += step
+            self._limit += self._damped(s, 1.0 + step) - 1.0
         return self._clamped(Reason.GROW)
 
     def _growth_factor(self, s: WindowSample) -> float:

@@ -1,6 +1,7 @@
 """The window: gathers what the engine showed and closes it into one `WindowSample`.
 
-    w = 2 s and ≥ 8 events; else up to 8 s more, then what there is, with the censored ages
+    w = 2 s (1 s in slow start) and ≥ 8 events; else up to 8 s more, then what there is, with the
+        censored ages
     r_i  = (TTFT_i − B)+            only of requests dispatched after the last cut
     cens = (age − 3·min B)+         of observed requests that still wait for their first token
     d    = max(mean r, mean cens)   X = first tokens/s (sampling undone)   Q = X·d
@@ -18,13 +19,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from policy_server.core.leases import Lease
-from policy_server.core.limit.base import WindowSample
+from policy_server.core.limit.base import WINDOW_S, WindowSample
 from policy_server.core.limit.baselines import Baselines, Key, size_bucket
 from policy_server.core.outcome import LeaseEnd
 from policy_server.core.request import Request
 from policy_server.core.samples import Completion, LoadReport
 
-WINDOW_S = 2.0
 MIN_EVENTS = 8
 EXTENSION_S = 8.0
 MIN_TOKENS = 50
@@ -83,7 +83,9 @@ class Window:
         self._waited = True
 
     def first_token(self, lease: Lease, ttft_s: float, now: float) -> None:
-        """An observed stream's first token."""
+        """An observed stream's first token; in a tainted window it teaches nothing."""
+        if self.tainted:
+            return
         self._first_tokens += lease.weight
         self._residual(baseline_key(lease.request), lease, ttft_s, now)
 
@@ -104,7 +106,7 @@ class Window:
         if how in (LeaseEnd.COMPLETED, LeaseEnd.UPSTREAM_ERROR):
             self._answers += 1
             self._errors += how is LeaseEnd.UPSTREAM_ERROR
-        if how is not LeaseEnd.COMPLETED or not 200 <= completion.status < 300:
+        if how is not LeaseEnd.COMPLETED or not 200 <= completion.status < 300 or self.tainted:
             return
         request = lease.request
         total = completion.last_byte_s
@@ -143,10 +145,10 @@ class Window:
         """Latency samples gathered so far."""
         return len(self._residuals) + (self._gap_tokens >= MIN_TOKENS)
 
-    def due_at(self) -> float:
+    def due_at(self, window_s: float = WINDOW_S) -> float:
         """When `close` should be called next, monotonic seconds."""
-        if len(self._residuals) >= MIN_EVENTS or self._idle():
-            return self._started + WINDOW_S
+        if len(self._residuals) + self._errors >= MIN_EVENTS or self._idle():
+            return self._started + window_s
         return self._started + WINDOW_S + EXTENSION_S
 
     def _idle(self) -> bool:
@@ -204,7 +206,7 @@ class Window:
 
     def _tpot(self, now: float) -> tuple[float | None, float | None]:
         """T and T0, weighted by the tokens of each model."""
-        if self._gap_tokens < MIN_TOKENS:
+        if self._gap_tokens < MIN_TOKENS or self.tainted:
             return None, None
         weighted = 0.0
         counted = 0

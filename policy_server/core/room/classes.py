@@ -1,12 +1,22 @@
 """Which class goes next: guaranteed shares with borrowing and a reserve.
 
-    entitled = waiting classes with N_c < g_c·L
-    any entitled:   the most important of them; P0 while N < L + R, others while N < L
-    else borrowing: the most important waiting class, while N < L − R
+    entitled = waiting classes whose next request keeps them within g_c·L
+    any entitled:   the most important of them; P0 while N + s ≤ L + R, others while N + s ≤ L
+    else borrowing: the most important waiting class, while N + s ≤ L − R
 
-The share is the guard against starvation, the reserve R keeps a few seats free for the entitled
-who come next. Seats are held back only from those who borrow while *another* class was heard of
-lately: a pool with one class uses its whole limit.
+with s the seats of the request. An empty engine takes whoever comes. The share is the guard
+against starvation, the reserve R keeps a few seats free for the entitled who come next. Seats are
+held back only from those who borrow while *another* class was heard of lately: a pool with one
+class uses its whole limit.
+
+A share is seldom a whole number of seats: on an engine of 7, 5 % is a third of one. Rounding up
+would give P2 a seventh of that engine, so the fraction is kept as credit: while a class waits,
+g_c·L − N_c accrues over time, and a seat beyond the whole ones costs its missing fraction for one
+mean service time. In the long run the class then holds g_c·L seats, no more.
+
+After a cut N stands above L for about a mean service time. So that P0 need not wait that long, R
+is then as large as what still has to drain, and shrinks by one with every two slots that come
+free: every second freed slot may go to an entitled P0, and N falls all the same.
 
 Invariant: nothing is dispatched while N ≥ L + R.
 """
@@ -17,9 +27,11 @@ from collections.abc import Mapping, Sequence
 
 from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.params import ClassParams
-from policy_server.core.request import Priority
+from policy_server.core.request import PRIORITIES, Priority
 
 ACTIVE_S = 60.0
+MAX_CREDIT_SEATS = 8.0  # × one service time: the largest request's weight
+ONE_SEAT = (1,) * len(PRIORITIES)
 
 
 class ClassRule:
@@ -28,29 +40,80 @@ class ClassRule:
     def __init__(self, classes: Mapping[Priority, ClassParams]) -> None:
         self._shares = [classes[p].share for p in Priority]
         self._heard = [float("-inf")] * len(Priority)
+        self._credit = [0.0] * len(Priority)  # seat-seconds
+        self._service_s: float | None = None
+        self._at: float | None = None
+        self._ceiling = 0.0  # L + R while a cut drains
+
+    def note_cut(self, seats: int) -> None:
+        """The limit was cut while `seats` were in use."""
+        self._ceiling = float(seats)
+
+    def note_freed(self, seats: int) -> None:
+        """Slots came free."""
+        self._ceiling -= 0.5 * seats
+
+    def reserve(self, limit: float) -> float:
+        """R, seats, as it is now."""
+        return max(reserve_of(limit), self._ceiling - limit)
 
     def note_arrival(self, priority: Priority, now: float) -> None:
         """A request of this class came."""
         self._heard[priority] = now
 
+    def accrue(
+        self,
+        waiting: Sequence[Priority],
+        seats: Sequence[int],
+        limit: float,
+        service_s: float | None,
+        now: float,
+    ) -> None:
+        """Bring the credits up to `now`; whoever does not wait has none.
+
+        `service_s` is the mean service time, None while nothing is known of it.
+        """
+        elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
+        self._at, self._service_s = now, service_s
+        for priority in PRIORITIES:
+            if priority not in waiting:
+                self._credit[priority] = 0.0
+                continue
+            gained = (self._shares[priority] * limit - seats[priority]) * elapsed
+            credit = max(0.0, self._credit[priority] + gained)
+            self._credit[priority] = min(credit, MAX_CREDIT_SEATS * (service_s or 0.0))
+
     def choose(
-        self, waiting: Sequence[Priority], seats: Sequence[int], limit: float, now: float
+        self,
+        waiting: Sequence[Priority],
+        seats: Sequence[int],
+        limit: float,
+        now: float,
+        need: Sequence[int] = ONE_SEAT,
     ) -> Priority | None:
         """The class whose head may go now, of those `waiting` (most important first).
 
-        `seats` are the seats in use per class, `limit` is L in seats.
+        `seats` are the seats in use and `need` those of the next request, per class; `limit` is L.
         """
-        total = sum(seats)
-        reserve = reserve_of(limit)
-        for priority in waiting:
-            if seats[priority] < self._shares[priority] * limit:
-                bound = limit + reserve if priority is Priority.P0 else limit
-                return priority if total < bound else None
         if not waiting:
             return None
-        borrower = waiting[0]
-        bound = limit - reserve if self._others_active(borrower, now) else limit
-        return borrower if total < bound else None
+        total = sum(seats)
+        for priority in waiting:
+            if self._entitled(priority, seats[priority], need[priority], limit):
+                bound = limit + self.reserve(limit) if priority is Priority.P0 else limit
+                break
+        else:
+            priority = waiting[0]
+            bound = limit - reserve_of(limit) if self._others_active(priority, now) else limit
+        return priority if total + need[priority] <= bound or not total else None
+
+    def _entitled(self, priority: Priority, seats: int, need: int, limit: float) -> bool:
+        missing = seats + need - self._shares[priority] * limit
+        if missing <= 0.0:
+            return True
+        if self._service_s is None:
+            return missing < need
+        return missing < need and self._credit[priority] >= missing * self._service_s
 
     def _others_active(self, borrower: Priority, now: float) -> bool:
         return any(now - heard < ACTIVE_S for p, heard in enumerate(self._heard) if p != borrower)

@@ -65,6 +65,14 @@ class Room:
         """Classes with someone waiting, most important first."""
         return [p for p in PRIORITIES if len(self._queues[p])]
 
+    def waits(self, priority: Priority) -> bool:
+        """Whether anyone of this class waits."""
+        return len(self._queues[priority]) > 0
+
+    def next_seats(self) -> list[int]:
+        """Seats that the next of each class needs; 1 where none waits."""
+        return [q.head().request.seats if len(q) else 1 for q in self._queues]
+
     def head(self, priority: Priority) -> Ticket:
         """The next of this class; IndexError when none waits."""
         return self._queues[priority].head()

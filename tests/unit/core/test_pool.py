@@ -93,8 +93,8 @@ def test_the_important_pass_those_who_wait_below_their_share() -> None:
 
 
 def test_a_freed_slot_goes_to_the_entitled_before_the_earlier() -> None:
-    gate = admission(pool_params(4.0))
-    send(gate, "a b c d", P2)
+    gate = admission(pool_params(8.0))  # R = 1
+    send(gate, "a b c d e f g h", P2)
     send(gate, "late-p2", P2)
     assert uids(only(Admitted, send(gate, "vip-1", P0))) == ["vip-1"]  # the reserve
     send(gate, "vip-2", P0)
@@ -106,7 +106,9 @@ def test_a_heavy_request_takes_as_many_seats_and_blocks_nobody_for_ever() -> Non
     assert only(Admitted, send(gate, "heavy", seats=8))
     assert only(Waiting, send(gate, "a"))
     assert uids(only(Admitted, gate.complete("heavy", OK, 1.0))) == ["a"]
-    assert only(Admitted, send(gate, "heavy-2", seats=8, at=1.0))  # N < L is all it takes
+    assert only(Waiting, send(gate, "heavy-2", seats=8, at=1.0))  # it needs the engine alone
+    assert only(Waiting, send(gate, "b", at=1.0))  # and is not passed for ever
+    assert uids(only(Admitted, gate.complete("a", OK, 2.0))) == ["heavy-2"]
 
 
 def test_an_idle_engine_of_one_slot_takes_any_class() -> None:
@@ -157,7 +159,6 @@ def test_a_full_room_refuses_equals_and_displaces_the_lesser() -> None:
     gate = admission(pool_params(1.0, room=RoomParams(max_requests=2)))
     send(gate, "busy a b", P2)
     assert reasons(send(gate, "c", P2)) == [ShedReason.ROOM_FULL]
-    assert only(Admitted, send(gate, "reserve", P0))
     events = send(gate, "vip", P0)
     (displaced,) = only(Shed, events)
     assert (displaced.request.uid, displaced.reason) == ("b", ShedReason.DISPLACED)
@@ -418,10 +419,10 @@ def test_a_broken_record_of_what_was_learned_does_no_harm(algorithm: str, broken
 
 
 def test_forecasts_per_class_for_the_status_page() -> None:
-    gate = busy(4.0)
+    gate = busy(8.0)
     now = gate.pool("chat").predicted_waits(10.0)
     assert now == [0.0, 0.0, 0.0]
-    send(gate, "b c d e f g", P1, 10.0)
+    send(gate, "b c d e f g h i j", P1, 10.0)
     p0, p1, _ = gate.pool("chat").predicted_waits(10.0)
     assert p0 == 0.0  # the reserve is free
     assert p1 is not None

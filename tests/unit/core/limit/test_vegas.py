@@ -95,9 +95,9 @@ def test_it_does_not_cut_again_while_the_last_cut_drains() -> None:
 
 
 def test_a_tiny_engine_has_a_tiny_queue() -> None:
-    # L = 2: β = 1, so a standing queue of two whole answers is an overload
-    assert limit(2.0).on_window(window(2, engine_queue=2.0)).reason is Reason.QUEUE
-    assert limit(2.0).on_window(window(2, engine_queue=1.0)).reason is Reason.HOLD
+    # L = 16: β = 1, so a standing queue of two whole answers is an overload
+    assert limit(16.0).on_window(window(16, engine_queue=2.0)).reason is Reason.QUEUE
+    assert limit(16.0).on_window(window(16, engine_queue=1.0)).reason is Reason.HOLD
 
 
 # -- growth ---------------------------------------------------------------------------------------
