@@ -110,9 +110,7 @@ class PolicyServer:
     async def running(self) -> AsyncIterator[None]:
         """Serve inside the block; on leaving it, whatever still runs is stopped."""
         driver = self.driver
-        alive, dead = revive(driver.journal.load(), time.monotonic(), time.time())
-        for place in dead:
-            driver.journal.remove(place.request.uid, Outcome.SHED)
+        alive, _ = revive(driver.journal.load(), time.monotonic(), time.time())
         driver.start(alive, time.monotonic())
         tasks = [
             asyncio.create_task(self.gate.hand_back_holds()),
@@ -185,7 +183,7 @@ class PolicyServer:
             self._log.error("reload refused", error=str(error))
             return
         self._reload_error = None
-        self.driver.reconfigure(to_pool_params(config))
+        self.admission.reconfigure(to_pool_params(config))
         self.gate.use(rules_of(config))
         self._config = config
         self._log.info("reloaded", pools=[p.name for p in config.pools])
