@@ -58,7 +58,7 @@ def through_the_driver(world: World, seed: int) -> Result:
         loop.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
 def test_the_driver_and_the_simulator_tell_the_same_events(seed: int) -> None:
     def core(world: World, s: int) -> Gate:
         return CoreGate([core_params(world)], stream(s, "core"))

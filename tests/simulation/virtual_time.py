@@ -44,13 +44,17 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def _jump(self, timeout: float) -> None:
         due = self._scheduled[0]._when if self._scheduled else self._virtual_now + timeout
-        self._virtual_now = max(self._virtual_now, due)
+        self.advance(due)
+
+    def advance(self, when: float) -> None:
+        """Timers within the resolution fire together; each one runs at its own time."""
+        self._virtual_now = max(self._virtual_now, when)
 
 
 class AsyncioLoop(Loop):
     """The simulator's loop on top of an asyncio loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: VirtualTimeLoop) -> None:
         self._asyncio = loop
         super().__init__()
 
@@ -70,7 +74,9 @@ class AsyncioLoop(Loop):
         self._asyncio.call_at(when, self._next)
 
     def _next(self) -> None:
-        heappop(self._heap)[2]()
+        when, _, action = heappop(self._heap)
+        self._asyncio.advance(when)
+        action()
 
 
 class DriverGate:
