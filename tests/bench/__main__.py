@@ -1,0 +1,156 @@
+"""`make bench`: the product's figures on this machine, as ratios within one run.
+
+    make bench                                                  everything
+    make bench ARGS='overload --slots 40 --sigma 0 --seconds 60'
+    make bench ARGS='held ceiling decision --json bench.json'
+
+Exit code 0 when every bar of ours holds, else 1. Needs a quiet machine with two cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import uvloop
+from rich.console import Console
+
+from policy_server.load.runner import raise_file_limit
+from tests.bench import ceiling, decision, held, overload
+from tests.bench.contenders import CONTENDERS
+from tests.bench.result import Part, print_part
+
+WIDTH = 170
+Run = Callable[[Path], Awaitable[Part]]
+
+
+def say(line: str) -> None:
+    """Progress, beside the tables."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def main() -> int:
+    """Run what was asked for."""
+    options = _arguments(sys.argv[1:])
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, file=sys.stdout)
+    parts = []
+    for name in options.parts or list(RUNS):
+        say(f"--- {name}")
+        began = time.monotonic()
+        part = _run(RUNS[name](options), options.dir)
+        part.data["took_s"] = round(time.monotonic() - began, 1)
+        print_part(console, part)
+        parts.append(part)
+        if options.json:
+            options.json.write_text(json.dumps([p.as_json() for p in parts], indent=1))
+    missed = [bar.name for part in parts for bar in part.bars if not bar.holds]
+    console.print(f"{len(missed)} bars missed" + "".join(f"\n  {name}" for name in missed))
+    return 1 if missed else 0
+
+
+def _run(run: Run, directory: Path | None) -> Part:
+    """One bench with a directory of its own; `--dir` keeps the logs that Envoy's helper prints."""
+    with contextlib.ExitStack() as cleanup:
+        if directory is None:
+            made = tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True)
+            directory = Path(cleanup.enter_context(made))
+        directory.mkdir(parents=True, exist_ok=True)
+        cleanup.enter_context(contextlib.redirect_stdout(cleanup.enter_context(_nowhere())))
+        raise_file_limit()
+
+        async def whole() -> Part:
+            return await run(directory)
+
+        return uvloop.run(whole())
+
+
+def _nowhere() -> TextIO:
+    return open(os.devnull, "w", encoding="utf-8")
+
+
+def _overload(options: argparse.Namespace) -> Run:
+    plan = overload.Overload(
+        **_given(
+            slots=options.slots,
+            sigmas=options.sigma,
+            contenders=options.contender,
+            seconds=options.seconds,
+            seed=options.seed,
+        )
+    )
+    plan = replace(plan, warmup_s=min(plan.warmup_s, plan.seconds / 3))
+    return lambda directory: overload.run(plan, directory, say)
+
+
+def _held(options: argparse.Namespace) -> Run:
+    plan = held.Held(**_given(count=options.count, kinds=options.kind))
+    return lambda directory: held.run(plan, directory, say)
+
+
+def _ceiling(options: argparse.Namespace) -> Run:
+    plan = ceiling.Ceiling(**_given(seconds=options.seconds))
+    return lambda directory: ceiling.run(plan, directory, say)
+
+
+def _decision(options: argparse.Namespace) -> Run:
+    return lambda directory: decision.run(decision.Decision(), directory, say)
+
+
+RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
+    "overload": _overload,
+    "held": _held,
+    "ceiling": _ceiling,
+    "decision": _decision,
+}
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    """The options that were typed; the rest keeps its default."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _arguments(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.bench", description=__doc__, formatter_class=_Raw
+    )
+    parser.add_argument("parts", nargs="*", help=f"any of {', '.join(RUNS)}; default all")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
+    parser.add_argument("--dir", type=Path, help="keep logs and configurations there")
+    group = parser.add_argument_group("overload")
+    group.add_argument("--slots", type=_several(int), help="as in 40,200,6")
+    group.add_argument("--sigma", type=_several(float), help="as in 0,.9")
+    group.add_argument("--contender", type=_several(str), help=", ".join(CONTENDERS))
+    group.add_argument("--seed", type=int)
+    group = parser.add_argument_group("others")
+    group.add_argument("--seconds", type=float, help="of load (overload, ceiling)")
+    group.add_argument("--count", type=int, help="held at once (held)")
+    group.add_argument("--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}")
+    options = parser.parse_args(argv)
+    for name in options.parts:
+        if name not in RUNS:
+            parser.error(f"no bench {name!r}; there are {', '.join(RUNS)}")
+    return options
+
+
+class _Raw(argparse.RawDescriptionHelpFormatter):
+    """Keeps the examples of the description as they are."""
+
+
+def _several(kind: Callable[[str], object]) -> Callable[[str], tuple[object, ...]]:
+    def read(text: str) -> tuple[object, ...]:
+        return tuple(kind(part) for part in text.split(",") if part)
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""The ways to control the load, each started as a user would, and the backend on its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+
+from policy_server.load.attempt import Target, send
+from policy_server.load.params import LoadParams
+from policy_server.load.sse import READ_BUFFER_BYTES
+from policy_server.load.workload import Bodies, arrivals
+from tests.bench import plain_envoy
+from tests.support.envoy_process import running_envoy, wait_http_ok
+from tests.support.stack import running_stack, start, stop
+from tests.support.wired import ports
+
+OURS = "vegas"
+CONTENDERS = (OURS, "fixed16", "fixed200", "envoy_gradient", "none")
+FIRST_LIMIT = 16
+
+_GENERATED = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", re.MULTILINE)
+_GRADIENT = re.compile(r"gradient_controller\.concurrency_limit: (\d+)")
+
+
+@dataclass(slots=True)
+class Running:
+    """One contender, running. `limit` reads its limit now, None = it has none."""
+
+    url: str
+    pids: dict[str, int]
+    limit: Callable[[], Awaitable[float | None]]
+
+
+def running_contender(
+    contender: str, slots: int, directory: Path
+) -> contextlib.AbstractAsyncContextManager[Running]:
+    """One of CONTENDERS in front of an emulator with so many slots."""
+    if contender in ("envoy_gradient", "none"):
+        return _without_us(contender, slots, directory)
+    if contender == OURS:
+        return _with_us({"algorithm": "vegas", "initial": FIRST_LIMIT}, slots, directory)
+    fixed = int(contender.removeprefix("fixed"))
+    return _with_us({"algorithm": "fixed", "initial": fixed}, slots, directory)
+
+
+@contextlib.asynccontextmanager
+async def _with_us(limit: dict[str, object], slots: int, directory: Path) -> AsyncIterator[Running]:
+    config = {"pools": [{"name": "default", "limit": limit}]}
+    async with running_stack(directory, config, ("--max-num-seqs", str(slots))) as stack:
+
+        async def read_limit() -> float:
+            return float((await stack.pool())["limit"])
+
+        pids = {"policy": stack.policy.pid, "envoy": stack.envoy.pid, "backend": stack.backend.pid}
+        yield Running(stack.url, pids, read_limit)
+
+
+@contextlib.asynccontextmanager
+async def _without_us(contender: str, slots: int, directory: Path) -> AsyncIterator[Running]:
+    where = ports()
+    if contender == "none":
+        bootstrap = plain_envoy.plain(where)
+    else:
+        bootstrap = plain_envoy.adaptive_concurrency(where)
+    stats = f"http://127.0.0.1:{where['admin']}/stats?filter=gradient_controller"
+    async with (
+        running_backend(where["upstream"], slots, directory) as backend,
+        running_envoy(bootstrap, directory) as envoy,
+        aiohttp.ClientSession() as session,
+    ):
+
+        async def read_limit() -> float | None:
+            async with session.get(stats) as answer:
+                found = _GRADIENT.search(await answer.text())
+            return float(found[1]) if found else None
+
+        pids = {"envoy": envoy.pid, "backend": backend.pid}
+        yield Running(f"http://127.0.0.1:{where['gateway']}", pids, read_limit)
+
+
+@contextlib.asynccontextmanager
+async def running_backend(
+    port: int, slots: int, directory: Path
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """The emulator alone, healthy."""
+    arguments = ("backend", "--port", str(port), "--max-num-seqs", str(slots))
+    process = await start(*arguments, log=directory / "backend.log")
+    try:
+        await wait_http_ok(f"http://127.0.0.1:{port}/health", process)
+        yield process
+    finally:
+        await stop(process)
+
+
+async def saturated(params: LoadParams, slots: int, seconds: float) -> float:
+    """Tokens per second of an engine whose queue is never empty, by its own counter."""
+    asks = arrivals(params)
+    bodies = Bodies(params)
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(
+        connector=connector,
+        read_bufsize=READ_BUFFER_BYTES,
+        headers={"content-type": "application/json"},
+    ) as session:
+        loop = asyncio.get_running_loop()
+        target = Target(session, params.url, loop.time)
+
+        async def client() -> None:
+            for ask in asks:  # shared: each client takes the next length
+                await send(target, bodies.of(ask), {})
+
+        clients = [asyncio.create_task(client()) for _ in range(slots + slots // 2 + 8)]
+        try:
+            await asyncio.sleep(min(8.0, seconds / 2))
+            began, before = loop.time(), await _generated(session, params)
+            await asyncio.sleep(seconds)
+            after, ended = await _generated(session, params), loop.time()
+        finally:
+            for task in clients:
+                task.cancel()
+            await asyncio.gather(*clients, return_exceptions=True)
+    return (after - before) / (ended - began)
+
+
+async def _generated(session: aiohttp.ClientSession, params: LoadParams) -> float:
+    async with session.get(params.url.removesuffix(params.path) + "/metrics") as answer:
+        found = _GENERATED.search(await answer.text())
+    assert found is not None, "the emulator does not count its tokens"
+    return float(found[1])

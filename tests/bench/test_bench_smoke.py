@@ -1,0 +1,85 @@
+"""The benches run end to end in miniature; figures worth reading take a quiet machine."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from policy_server.load.runner import raise_file_limit
+from tests.bench import ceiling, decision, held, overload
+from tests.bench.__main__ import RUNS
+from tests.bench.client import Replies, Reply
+from tests.bench.result import Bar, Part, print_part
+
+
+@pytest.fixture(autouse=True)
+def _many_sockets() -> None:
+    raise_file_limit()
+
+
+def quiet(_line: str) -> None:
+    """Progress is for people."""
+
+
+def seen(part: Part) -> str:
+    """What a user would read; it must be JSON as well."""
+    json.dumps(part.as_json())
+    console = Console(width=170, file=io.StringIO())
+    print_part(console, part)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+async def test_overload_compares_with_what_the_backend_does_alone(tmp_path: Path) -> None:
+    plan = overload.Overload(
+        slots=(6,), sigmas=(0.9,), contenders=("vegas", "envoy_gradient"), seconds=1.5,
+        warmup_s=0.5, patience_s=0.5, alone_s=1.0, tokens=10,
+    )  # fmt: skip
+    part = await overload.run(plan, tmp_path, quiet)
+    text = seen(part)
+    assert "vegas" in text
+    assert "envoy_gradient" in text
+    goodputs = [row[3] for row in part.rows]
+    assert None not in goodputs
+    assert 0 not in goodputs
+    assert len(part.bars) == 7  # of ours only
+
+
+@pytest.mark.parametrize("kind", ["release", "displaced", "crash"])
+async def test_the_held_are_all_answered(tmp_path: Path, kind: str) -> None:
+    part = await held.run(held.Held(count=40, crash=40, kinds=(kind,)), tmp_path, quiet)
+    missed = [bar for bar in part.bars if not bar.holds and "KiB" not in bar.name]
+    assert not missed
+    assert kind in seen(part)
+
+
+async def test_the_ceiling_is_found_and_trebled(tmp_path: Path) -> None:
+    part = await ceiling.run(ceiling.Ceiling(0.5, ramp=(4,), step_s=0.3), tmp_path, quiet)
+    assert "as shipped" in seen(part)
+
+
+async def test_a_decision_is_priced(tmp_path: Path) -> None:
+    plan = decision.Decision(rounds=1, seconds=0.3, clients=4, rooms=(5, 20), cycles=100)
+    part = await decision.run(plan, tmp_path, quiet)
+    assert "bare grpc.aio server" in seen(part)
+
+
+def test_every_bench_has_a_name() -> None:
+    assert list(RUNS) == ["overload", "held", "ceiling", "decision"]
+
+
+def test_a_figure_that_was_not_measured_misses_its_bar() -> None:
+    assert not Bar.at_least("goodput", None, 0.9).holds
+    assert not Bar.at_most("wait", None, 1.0).holds
+
+
+def test_a_refusal_without_a_retry_after_is_malformed() -> None:
+    replies = Replies()
+    replies.add(Reply(429, {"x-policy-reason": "deadline"}))
+    replies.add(Reply(200, {}))
+    assert replies.malformed == 1
+    assert replies.statuses == {429: 1, 200: 1}
