@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,10 @@ from policy_server.load.refusal import faults
 PATH = "/v1/chat/completions"
 AT_ONCE = 200
 """Connections opened at the same moment: below every listen backlog."""
+
+COME_AGAIN_S = 1.0
+FEW = 10
+"""Clients that arrive together: nothing that a loop would notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Connection(asyncio.Protocol):
         reply, length = _read_head(head)
         if len(rest) >= length:
             self._data = b""
+            self.open = self.open and reply.headers.get("connection") != "close"
             self._end(reply)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -94,9 +100,10 @@ def _read_head(head: bytes) -> tuple[Reply, int]:
 
 
 def request(priority: str = "", tokens: int = 1, **headers: str) -> bytes:
-    """A chat completion as bytes, not streamed."""
+    """A chat completion as bytes, not streamed; without tokens it has no body."""
     messages = [{"role": "user", "content": "hello"}]
-    body = json.dumps({"model": "m", "messages": messages, "max_tokens": tokens}).encode()
+    ask = {"model": "m", "messages": messages, "max_tokens": tokens}
+    body = json.dumps(ask).encode() if tokens else b""
     named = {"x-request-priority": priority, **{k.replace("_", "-"): v for k, v in headers.items()}}
     lines = [f"POST {PATH} HTTP/1.1", "host: bench", "content-type: application/json"]
     lines += [f"{name}: {value}" for name, value in named.items() if value]
@@ -152,20 +159,31 @@ async def connect(url: str, count: int, on_reply: OnReply) -> list[Connection]:
 
 
 class Crowd:
-    """Many clients that each send one request and wait for its answer."""
+    """Many clients that each send one request and wait for its answer.
+
+    Those whom the gate's overload guard refuses (on a busy machine it may) come again after a
+    moment, as clients do; `came_again` counts them.
+    """
 
     def __init__(self, url: str) -> None:
         self.replies = Replies()
+        self.came_again = 0
         self._url = url
+        self._what = b""
         self._connections: list[Connection] = []
 
-    async def come(self, count: int, what: bytes) -> None:
-        """`count` more clients arrive, about as fast as they can connect."""
-        for begin in range(0, count, AT_ONCE):
-            made = await connect(self._url, min(AT_ONCE, count - begin), self._on_reply)
+    async def come(self, count: int, what: bytes, per_s: float = 500) -> None:
+        """`count` more clients arrive, `per_s` of them a second.
+
+        Faster than the gate can decide, they would meet its overload guard instead of its room.
+        """
+        began, self._what = time.monotonic(), what
+        for begin in range(0, count, FEW):
+            made = await connect(self._url, min(FEW, count - begin), self._on_reply)
             self._connections += made
             for connection in made:
                 connection.send(what)
+            await asyncio.sleep(began + (begin + FEW) / per_s - time.monotonic())
 
     def recount(self) -> None:
         """Forget the answers so far; those still to come are counted from zero."""
@@ -177,8 +195,13 @@ class Crowd:
             connection.close()
         self._connections.clear()
 
-    def _on_reply(self, _connection: Connection, reply: Reply) -> None:
-        self.replies.add(reply)
+    def _on_reply(self, connection: Connection, reply: Reply) -> None:
+        if reply.headers.get("x-policy-reason") == "overloaded":
+            self.came_again += 1
+            loop = asyncio.get_running_loop()
+            loop.call_later(COME_AGAIN_S, connection.send, self._what)
+        else:
+            self.replies.add(reply)
 
 
 async def closed_loop(url: str, count: int, what: bytes, seconds: float) -> Loop:

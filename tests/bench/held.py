@@ -32,7 +32,10 @@ ENDLESS_TOKENS = 90_000
 """At the emulator's pace a quarter of an hour."""
 
 ANSWERED_WITHIN_S = 150.0
-COLUMNS = ("what", "held at once", "arrived in s", "answered in s", "answers", "KiB a request")
+COLUMNS = (
+    "what", "held at once", "arrived in s", "came again", "answered in s", "answers",
+    "KiB a request",
+)  # fmt: skip
 KINDS = ("release", "deadline", "displaced", "crash")
 
 
@@ -56,6 +59,7 @@ class Filled:
     asked: int
     held: int
     arrived_s: float
+    came_again: int
     kib: float
 
 
@@ -94,7 +98,10 @@ class Ending:
         said = {str(k): v for k, v in self.replies.statuses.items() if k not in (429, 503)}
         answers = " ".join(f"{key}:{n}" for key, n in {**said, **self.replies.reasons}.items())
         filled = self.filled
-        return [self.kind, filled.held, filled.arrived_s, self.answered_s, answers, filled.kib]
+        return [
+            self.kind, filled.held, filled.arrived_s, filled.came_again, self.answered_s, answers,
+            filled.kib,
+        ]  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -111,11 +118,11 @@ class Scene:
         arriving = asyncio.create_task(self.crowd.come(count, request(priority)))
         while held < count and not self.crowd.replies.total:
             held = max(held, sum((await self.stack.pool())["waiting"].values()))
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.25)
         arrived_s = time.monotonic() - began
         kib = (rss_bytes(self.stack.policy.pid) - self.fresh_bytes) / count / 1024
         await arriving
-        return Filled(count, held, arrived_s, kib)
+        return Filled(count, held, arrived_s, self.crowd.came_again, kib)
 
     async def ending(
         self, kind: str, filled: Filled, wanted: Mapping[int, int], *others: Crowd
