@@ -8,6 +8,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urljoin
 
 import aiohttp
 
@@ -33,6 +34,7 @@ class Running:
     """One contender, running. `limit` reads its limit now, None = it has none."""
 
     url: str
+    backend_url: str
     pids: dict[str, int]
     limit: Callable[[], Awaitable[float | None]]
 
@@ -58,7 +60,8 @@ async def _with_us(limit: dict[str, object], slots: int, directory: Path) -> Asy
             return float((await stack.pool())["limit"])
 
         pids = {"policy": stack.policy.pid, "envoy": stack.envoy.pid, "backend": stack.backend.pid}
-        yield Running(stack.url, pids, read_limit)
+        backend_url = f"http://127.0.0.1:{stack.where['upstream']}"
+        yield Running(stack.url, backend_url, pids, read_limit)
 
 
 @contextlib.asynccontextmanager
@@ -81,7 +84,8 @@ async def _without_us(contender: str, slots: int, directory: Path) -> AsyncItera
             return float(found[1]) if found else None
 
         pids = {"envoy": envoy.pid, "backend": backend.pid}
-        yield Running(f"http://127.0.0.1:{where['gateway']}", pids, read_limit)
+        url, backend_url = (f"http://127.0.0.1:{where[name]}" for name in ("gateway", "upstream"))
+        yield Running(url, backend_url, pids, read_limit)
 
 
 @contextlib.asynccontextmanager
@@ -117,19 +121,31 @@ async def saturated(params: LoadParams, slots: int, seconds: float) -> float:
 
         clients = [asyncio.create_task(client()) for _ in range(slots + slots // 2 + 8)]
         try:
-            await asyncio.sleep(min(8.0, seconds / 2))
-            began, before = loop.time(), await _generated(session, params)
-            await asyncio.sleep(seconds)
-            after, ended = await _generated(session, params), loop.time()
+            return await generated_per_s(params.url, min(8.0, seconds / 2), seconds)
         finally:
             for task in clients:
                 task.cancel()
             await asyncio.gather(*clients, return_exceptions=True)
+
+
+async def generated_per_s(url: str, after_s: float, seconds: float) -> float:
+    """Tokens per second that the engine makes in the `seconds` that begin in `after_s`.
+
+    Its own count: answers that end in the window would tell less, because the longest of those
+    that are under way end after it.
+    """
+    metrics = urljoin(url, "/metrics")
+    loop = asyncio.get_running_loop()
+    async with aiohttp.ClientSession() as session:
+
+        async def generated() -> tuple[float, float]:
+            async with session.get(metrics) as answer:
+                found = _GENERATED.search(await answer.text())
+            assert found is not None, "the emulator does not count its tokens"
+            return loop.time(), float(found[1])
+
+        await asyncio.sleep(after_s)
+        began, before = await generated()
+        await asyncio.sleep(seconds)
+        ended, after = await generated()
     return (after - before) / (ended - began)
-
-
-async def _generated(session: aiohttp.ClientSession, params: LoadParams) -> float:
-    async with session.get(params.url.removesuffix(params.path) + "/metrics") as answer:
-        found = _GENERATED.search(await answer.text())
-    assert found is not None, "the emulator does not count its tokens"
-    return float(found[1])

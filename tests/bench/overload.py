@@ -1,8 +1,8 @@
 """Three times the capacity: what each way to control the load makes of it.
 
-The denominator is measured in the same run: the tokens per second that the emulator alone makes
-while more requests than it has slots are always there. Goodput counts the tokens of complete
-answers that end in the measured window, so that a lucky draw of short answers is no gain.
+Goodput is counted in tokens, so that a lucky draw of short answers is no gain, and by the engine
+itself: what it makes in the measured window, as a share of what it makes alone, in the same run,
+while more requests than it has slots are always there. Answers that break off are counted apart.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from policy_server.load.runner import run_load
 from tests.bench.contenders import (
     CONTENDERS,
     OURS,
+    generated_per_s,
     running_backend,
     running_contender,
     saturated,
@@ -36,8 +37,8 @@ GOODPUT, P0_SERVED, P0_TTFT_S = 0.9, 0.995, 1.0
 BROKEN = (End.ERROR, End.INCOMPLETE, End.OTHER_STATUS)
 
 COLUMNS = (
-    "contender", "slots", "σ", "goodput", "req/s", "P0 served %", "P0 TTFT p50 s", "p99 s",
-    "refusals", "malformed", "5xx", "broken", "unfinished", "limit at end", "policy CPU",
+    "contender", "slots", "σ", "goodput", "of ended", "req/s", "P0 served %", "P0 TTFT p50 s",
+    "p99 s", "refusals", "malformed", "5xx", "broken", "unfinished", "limit at end", "policy CPU",
 )  # fmt: skip
 
 
@@ -78,12 +79,18 @@ class Outcome:
     case: Case
     contender: str
     report: LoadReport
+    generated_tps: float
     limits: list[float | None]
     cores: dict[str, float]
 
     @property
     def goodput(self) -> float:
-        """Tokens of complete answers per second, as a share of what the backend does alone."""
+        """Tokens per second in the measured window, as a share of what the backend does alone."""
+        return self.generated_tps / self.case.alone_tps
+
+    @property
+    def ended(self) -> float:
+        """The same share, of answers that were complete within the window."""
         return self.report.measured.goodput_tps / self.case.alone_tps
 
     @property
@@ -129,6 +136,7 @@ class Outcome:
             self.case.slots,
             f"{self.case.sigma:g}",
             round(self.goodput, 3),
+            round(self.ended, 3),
             round(self.report.measured.goodput_rps, 1),
             round(100 * p0.served_share, 1) if p0 else None,
             _rounded(p0.ttft_s.p50) if p0 else None,
@@ -192,10 +200,12 @@ async def _outcome(plan: Overload, case: Case, contender: str, directory: Path) 
         async with sampling(running.limit) as limits:
             meter.start()
             load = asyncio.create_task(run_load(params))
-            await asyncio.sleep(plan.seconds)
+            generated_tps = await generated_per_s(
+                running.backend_url, plan.warmup_s, plan.seconds - plan.warmup_s
+            )
             cores, at_end = meter.shares(), list(limits)
             report = await load
-    return Outcome(case, contender, report, at_end, cores)
+    return Outcome(case, contender, report, generated_tps, at_end, cores)
 
 
 def _denominator(case: Case, plan: Overload) -> str:
@@ -222,6 +232,7 @@ def _as_json(outcome: Outcome) -> dict[str, object]:
         "case": asdict(outcome.case),
         "contender": outcome.contender,
         "goodput": outcome.goodput,
+        "ended": outcome.ended,
         "bars": [asdict(bar) for bar in outcome.bars()],
         "limits": outcome.limits,
         "cores": outcome.cores,
