@@ -172,8 +172,8 @@ class Admission:
     def load_report(self, pool: str, source: str, report: LoadReport, now: float) -> None:
         """An engine of `pool` says how it is; nothing when a reload has removed that pool."""
         known = self._pools.get(pool)
-        if known is not None and known.window is not None:
-            known.window.load_report(source, report, now)
+        if known is not None:
+            known.load_report(source, report, now)
 
     def pool_of(self, uid: str) -> str | None:
         """The pool where `uid` waits or holds a lease."""

@@ -45,6 +45,17 @@ _NO_CAPACITY = frozenset(
 )
 
 
+class ReportOutcome(Enum):
+    """What became of one load report, or of one try to get it (metric label)."""
+
+    USED = "used"
+    INVALID = "invalid"  # can't be read, or nothing in it is known and believable
+    STALE = "stale"  # older than a report may be
+    TOO_LARGE = "too_large"
+    TIMEOUT = "timeout"
+    UNREACHABLE = "unreachable"  # no connection, a broken one, or an answer other than 200
+
+
 class LeaseEnd(Enum):
     """How a slot at the engine was given back. Every lease ends exactly once."""
 

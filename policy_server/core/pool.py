@@ -1,6 +1,7 @@
 """One pool: its limit, its leases, its room, and the rules between them.
 
-    submit:   go at once when the class rule allows and nobody of its class waits; else refuse
+    submit:   go at once when the class rule allows, the back ends ask for no less (core/limit/
+              ceiling.py) and nobody of its class waits; else refuse
               what would not be served in time; else wait
     a slot comes free, the limit rises, a timer fires:   dispatch whoever the class rule names,
               at most a batch at once
@@ -27,6 +28,7 @@ from policy_server.core.events import (
 from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
 from policy_server.core.limit.base import Change, Limit, Reason, WindowSample
 from policy_server.core.limit.baselines import Baselines
+from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.limit.window import Window
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
@@ -36,7 +38,7 @@ from policy_server.core.retry_after import Bookings
 from policy_server.core.room.classes import ClassRule
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.room.room import Room
-from policy_server.core.samples import Completion, how_it_ended
+from policy_server.core.samples import Completion, LoadReport, how_it_ended
 from policy_server.core.sampling import ObserverSampler, Rng
 
 EXPIRED_PER_SWEEP = 256
@@ -51,6 +53,7 @@ class Pool:
     def __init__(self, params: PoolParams, limit: Limit, rng: Rng) -> None:
         self.params = params
         self.limit = limit
+        self.ceiling = Ceiling()
         self.leases = LeaseTable()
         self.room = Room(params.room)
         self.baselines = Baselines()
@@ -66,6 +69,7 @@ class Pool:
         self._window: Window | None = None
         self._sweep_at = float("-inf")
         self._paced = False
+        self._rationed_until: float | None = None
 
     def reconfigure(self, params: PoolParams, make: Callable[[LimitParams], Limit]) -> None:
         """New bounds, budgets and shares from now on; what was learned stays."""
@@ -116,22 +120,26 @@ class Pool:
         need = self.room.next_seats()
         need[priority] = seats
         contenders = sorted([*self.room.waiting(), priority])
-        return self._rule.choose(contenders, self._seats(), self.limit.current, now, need) is (
-            priority
-        )
+        choice = self._rule.choose(contenders, self._seats(), self.limit_now(now), now, need)
+        return choice is priority and self.ceiling.allows(self.leases.seats, seats, now)
 
     def _choose(self, now: float) -> Priority | None:
         """The class whose next request may go now."""
-        waiting, limit, need = self.room.waiting(), self.limit.current, self.room.next_seats()
+        waiting, limit, need = self.room.waiting(), self.limit_now(now), self.room.next_seats()
         return self._rule.choose(waiting, self._seats(), limit, now, need)
 
     def _seats(self) -> list[int]:
         return [self.leases.seats_of(p) for p in PRIORITIES]
 
+    def limit_now(self, now: float) -> float:
+        """The effective limit: what was learned, or less when a back end asks for less."""
+        return min(self.limit.current, self.ceiling.seats(now))
+
     def _accrue(self, now: float) -> None:
         """Credit the waiting for the time since the last look."""
+        self.predictor.cap_per_s = self.ceiling.rps(now)
         service_s = self.predictor.drain.mean_service_s
-        waiting, limit = self.room.waiting(), self.limit.current
+        waiting, limit = self.room.waiting(), self.limit_now(now)
         self._rule.accrue(waiting, self._seats(), limit, service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
@@ -152,11 +160,12 @@ class Pool:
                 self.room.leave(victim.request.uid)
                 events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
         self.room.enter(request)
+        self._ration(now)
         events.append(Waiting(request, predicted))
         return events
 
     def _predicted(self, priority: Priority, now: float) -> float | None:
-        return self.predictor.wait_s(priority, self.room.counts(), self.limit.current, now)
+        return self.predictor.wait_s(priority, self.room.counts(), self.limit_now(now), now)
 
     def predicted_waits(self, now: float) -> list[float | None]:
         """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
@@ -176,17 +185,22 @@ class Pool:
     ) -> Shed:
         if predicted is None:
             predicted = self._predicted(request.priority, now)
-        rate = self.predictor.class_rate(request.priority, self.limit.current, now)
+        rate = self.predictor.class_rate(request.priority, self.limit_now(now), now)
         promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
         wait = max(0.0, now - request.arrived)
         return Shed(request, reason, promise.seconds, wait, evicted, True, promise.capped)
 
     def _grant(self, request: Request, now: float, queued: bool) -> Admitted:
+        if not len(self.leases):
+            self.predictor.drain.busy(now)
         live, observed = self.leases.streamed, len(self.leases.observed)
-        observe = self.sampler.flip(request.streamed, live, observed, self._rng)
+        observe = request.observable and self.sampler.flip(
+            request.streamed, live, observed, self._rng
+        )
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
         self.leases.grant(Lease(request, now, observe, weight, last_seen=now, wait_s=wait))
+        self.ceiling.take(now)
         if self._window is not None:
             self._window.note_inflight(self.leases.seats)
         return Admitted(request, wait, queued, observe)
@@ -213,6 +227,8 @@ class Pool:
         if lease is None:
             return None
         self._rule.note_freed(lease.request.seats)
+        if not len(self.leases):
+            self.predictor.drain.idle()
         held = now - lease.granted
         tpot = lease.tpot_s
         if self._window is not None:
@@ -235,10 +251,12 @@ class Pool:
             choice = self._choose(now)
             if choice is None:
                 break
+            request = self.room.head(choice).request
+            if not self.ceiling.allows(self.leases.seats, request.seats, now):
+                break
             if not self._pacer.take(now):
                 self._paced = True
                 break
-            request = self.room.head(choice).request
             self.room.leave(request.uid)
             if request.deadline <= now:
                 events.append(self._shed(request, ShedReason.DEADLINE, now, None, True))
@@ -246,7 +264,13 @@ class Pool:
                 events.append(self._grant(request, now, queued=True))
         if len(self.room) and self._window is not None:
             self._window.note_waiting()
+        self._ration(now)
         return events
+
+    def _ration(self, now: float) -> None:
+        """When a rate that was asked for holds the waiting back, look again as it lets one go."""
+        ready = self.ceiling.ready_at(now)
+        self._rationed_until = ready if len(self.room) and ready > now else None
 
     def handle_timer(self, now: float) -> list[Event]:
         """Do all that is due: deadlines, silent leases, the window, the next batch."""
@@ -281,10 +305,13 @@ class Pool:
             times.append(max(deadline, self._pacer.resumes_at()))
         if self._paced:
             times.append(self._pacer.resumes_at())
+        if self._rationed_until is not None:
+            times.append(self._rationed_until)
         return min(times, default=None)
 
     def _open_window(self, now: float) -> Window:
-        self._window = Window(self.baselines, now)
+        sampled = self.params.observe_messages_per_s > 0.0
+        self._window = Window(self.baselines, now, sampled)
         self._sweep_at = now + SWEEP_S
         return self._window
 
@@ -311,6 +338,16 @@ class Pool:
     def window(self) -> Window | None:
         """The open window; None before the first request."""
         return self._window
+
+    def load_report(self, source: str, report: LoadReport, now: float) -> None:
+        """An engine says how it is, and what it asks for."""
+        said = now - report.age_s
+        if report.asked_seats is not None:
+            self.ceiling.ask_seats(source, report.asked_seats, said)
+        if report.asked_rps is not None:
+            self.ceiling.ask_rps(source, report.asked_rps, said)
+        if report.tells_load and self._window is not None:
+            self._window.load_report(source, report, now)
 
     def first_token(self, lease: Lease, now: float) -> None:
         """The first token of an observed stream."""

@@ -31,6 +31,7 @@ class Request:
     Times are monotonic seconds of the caller's clock except `arrived_wall` (Unix seconds, which
     survives a restart). `deadline` is the last moment at which a dispatch is still useful.
     `seats` is its weight against the limit (≥ 1). `prompt_tokens` is an estimate; 0 = unknown.
+    `observable`: its answer can be shown to the observer, if the coin says so.
     """
 
     uid: str
@@ -47,6 +48,7 @@ class Request:
     model: str = ""
     path: str = ""
     streamed: bool = False
+    observable: bool = True
     returning: bool = False
     node: str = ""
     arrived_wall: float = 0.0

@@ -34,12 +34,32 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What an engine says of itself. None = not said. Fractions in 0..1, counts in requests."""
+    """What an engine says of itself. None = not said. Fractions in 0..1, counts in requests.
+
+    asked_seats, asked_rps  what it asks for: at most so many requests at once, so many per second
+    age_s    seconds since it said so
+    scraped  read from its own page; such reports are whole, so others don't count beside them
+    """
 
     waiting: float | None = None
     running: float | None = None
     kv_used: float | None = None
     preemptions_total: float | None = None
+    asked_seats: float | None = None
+    asked_rps: float | None = None
+    age_s: float = 0.0
+    scraped: bool = False
+
+    @property
+    def tells_load(self) -> bool:
+        """Whether it says how full the engine is."""
+        figures = (self.waiting, self.running, self.kv_used, self.preemptions_total)
+        return any(figure is not None for figure in figures)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for less."""
+        return self.asked_seats is not None or self.asked_rps is not None
 
 
 def how_it_ended(completion: Completion) -> LeaseEnd:

@@ -50,6 +50,11 @@ class WindowSample:
     tpot_s          T: token-weighted seconds per output token of the live streams
     tpot_p90_s      p90 of per-answer TPOT, clamped to [T, 1.15 T]
     tpot_unloaded_s T0
+    queue_estimated Q is X·d, not the engine's own word
+    feedback_s      how late answers that come whole tell of the limit they ran under
+    slack_s         delay that is small against answers which come whole
+    base_s          mean unloaded TTFT of the window's samples
+    quiet_s         time since the last sample
     error_share     share of answers that were 429 or 5xx, 0..1
     saturated       the engine says it is full: KV > .9 or preemptions
     """
@@ -68,7 +73,11 @@ class WindowSample:
     tpot_unloaded_s: float | None = None
     error_share: float = 0.0
     saturated: bool = False
-    mean_service_s: float | None = None
+    base_s: float = 0.0
+    slack_s: float = 0.0
+    feedback_s: float = 0.0
+    queue_estimated: bool = False
+    quiet_s: float = 0.0
     latency_s: float | None = None
     latency_min_s: float | None = None
 

@@ -72,8 +72,11 @@ class Baselines:
         self._ttft: dict[Key, Baseline] = {}
         self._tpot: dict[str, Baseline] = {}
 
-    def ttft_residual(self, key: Key, x: float, now: float) -> float:
-        """Seconds of `x` above what this size costs unloaded; takes `x` as a sample, too."""
+    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
+        """Seconds of `x` above `allowed` times what this size costs unloaded.
+
+        Takes `x` as a sample, too.
+        """
         if not _is_duration(x):
             return 0.0
         base = self._ttft.get(key)
@@ -84,7 +87,7 @@ class Baselines:
             if base is None:
                 self._ttft[key] = Baseline(x, x, now)
                 return 0.0
-        residual = max(0.0, x - base.value)
+        residual = max(0.0, x - allowed * base.value)
         base.update(x, now)
         return residual
 

@@ -35,7 +35,11 @@ TPOT_GUARD_SLO = 5.0
 DELAY_MAX_S = 0.3
 DELAY_MAX_SLO_S = 0.5
 GROW_MARGIN = 0.93  # of a bound, above which the limit rests
+HARMLESS = 0.2  # of d_max: a queue that delays less is the engine's own pipelining
+REACHED = 0.7  # of the limit
 MAX_CUT = 0.7
+DEEP_CUT = 0.5  # while most of what is in flight only waits
+DEEP_QUEUE = 0.6  # of the limit
 MAX_GROWTH = 1.4
 FREE_LIMIT = 16.0  # the peak-inflight cap never binds below this
 PEAK_MEMORY_S = 60.0
@@ -70,6 +74,7 @@ class Vegas:
         self._limit = min(max(params.initial, params.minimum), params.maximum)
         self._w_max = self._limit
         self._valid: float | None = None
+        self._grown_at = float("-inf")
         self._grown = 0  # windows of growth in a row
         self._slow_start = True
         self._rested = 0  # bound windows in a row that showed no room to grow
@@ -113,10 +118,11 @@ class Vegas:
 
     # -- bounds -------------------------------------------------------------------------------
 
-    def _delay_max(self) -> float:
+    def _delay_max(self, s: WindowSample) -> float:
+        """d_max: prompts that take long unloaded wait for each other's prefill as long."""
         if self._p.slo_ttft_s is None:
-            return DELAY_MAX_S
-        return min(DELAY_MAX_SLO_S, 0.15 * self._p.slo_ttft_s)
+            return max(DELAY_MAX_S, s.base_s, s.slack_s)
+        return min(max(DELAY_MAX_SLO_S, s.base_s, s.slack_s), 0.15 * self._p.slo_ttft_s)
 
     def _tpot_bound(self, sample: WindowSample) -> float | None:
         if sample.tpot_unloaded_s is None:
@@ -125,17 +131,21 @@ class Vegas:
         return (1.0 + k) * sample.tpot_unloaded_s
 
     def _alpha(self) -> float:
-        return max(min(2.0, self._limit / 32.0), 0.03 * self._limit)
+        return max(min(2.0, self._limit / 8.0), 0.03 * self._limit)
 
     def _beta(self) -> float:
-        return max(min(4.0, self._limit / 16.0), 0.08 * self._limit)
+        return max(min(4.0, self._limit / 4.0), 0.08 * self._limit)
+
+    def _queue_counts(self, s: WindowSample, d_max: float) -> bool:
+        """An estimated queue that hardly delays is the engine's own pipelining."""
+        return not s.queue_estimated or s.delay_s is None or s.delay_s > HARMLESS * d_max
 
     def _excess(self, s: WindowSample) -> _Excess:
         excess = _Excess()
-        if s.engine_queue is not None:
+        d_max = self._delay_max(s)
+        if self._queue_counts(s, d_max) and s.engine_queue is not None:
             excess.raise_to((s.engine_queue - self._beta()) / self._limit, Reason.QUEUE)
         if s.delay_s is not None:
-            d_max = self._delay_max()
             excess.raise_to(0.3 * min(1.0, (s.delay_s - d_max) / d_max), Reason.DELAY)
         bound = self._tpot_bound(s)
         if bound is not None and s.tpot_s is not None:
@@ -158,17 +168,23 @@ class Vegas:
             if self._at_floor >= ESCAPE_WINDOWS:
                 self._at_floor = 0
                 return Change(self._limit, Reason.ESCAPE)
+        ours = excess.reason not in (Reason.UPSTREAM_ERROR, Reason.SLO) and not s.saturated
+        if ours and s.peak_inflight < REACHED * self._limit:
+            return self._clamped(Reason.HOLD)  # a limit that was not reached made no queue
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
         self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
         self._slow_start = False
-        self._limit *= max(MAX_CUT, 1.0 - 0.5 * excess.over)
+        deep = excess.reason is Reason.QUEUE and excess.over > DEEP_QUEUE
+        self._limit *= max(
+            DEEP_CUT if deep else MAX_CUT, 1.0 - (1.0 if deep else 0.5) * excess.over
+        )
         return self._clamped(excess.reason)
 
     def _may_grow(self, s: WindowSample) -> bool:
-        if s.engine_queue is not None and s.engine_queue >= self._alpha():
-            return False
-        if s.delay_s is not None and s.delay_s >= 0.6 * self._delay_max():
+        if s.quiet_s > max(self.window_s, 0.3 * s.duration_s):
+            return False  # early samples, then silence: that may be a stall
+        if s.now - self._grown_at < s.feedback_s or self._nearness(s) >= 1.0:
             return False
         bound = self._tpot_bound(s)
         if bound is not None and s.tpot_s is not None and s.tpot_s >= GROW_MARGIN * bound:
@@ -180,6 +196,7 @@ class Vegas:
 
     def _grow(self, s: WindowSample) -> Change:
         self._grown += 1
+        self._grown_at = s.now
         factor = self._growth_factor(s)
         far_below = self._slow_start or self._limit < 0.75 * (self._valid or 0.0)
         if far_below and factor > 1.04:
@@ -202,11 +219,15 @@ class Vegas:
 
     def _damped(self, s: WindowSample, factor: float) -> float:
         """Less of `factor` the nearer the queue is to its bounds: few samples may miss a queue."""
-        near = max(
-            (s.engine_queue or 0.0) / self._alpha(),
-            (s.delay_s or 0.0) / (0.6 * self._delay_max()),
-        )
-        return 1.0 + (factor - 1.0) * min(max(1.0 - near, 0.0), 1.0)
+        return 1.0 + (factor - 1.0) * min(max(1.0 - self._nearness(s), 0.0), 1.0)
+
+    def _nearness(self, s: WindowSample) -> float:
+        """Where the engine's queue stands between empty (0) and the bound of growth (1)."""
+        d_max, delay = self._delay_max(s), s.delay_s
+        near = 0.0 if delay is None else delay / (0.6 * d_max)
+        if self._queue_counts(s, d_max) and s.engine_queue is not None:
+            near = max(near, s.engine_queue / self._alpha())
+        return near
 
     def _clamped(self, reason: Reason) -> Change:
         peak = max((p for _, p in self._peaks), default=0.0)

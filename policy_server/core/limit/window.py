@@ -3,13 +3,16 @@
     w = 2 s (1 s in slow start) and ≥ 8 events; else up to 8 s more, then what there is, with the
         censored ages
     r_i  = (TTFT_i − B)+            only of requests dispatched after the last cut
+    whole answers (not streamed, n tokens): q of the fit time = q + T·n in place of r, T likewise
+         (see `whole`); while their lengths are too equal for it, r = (time_i − 2.5·n·B_n)+
     cens = (age − 3·min B)+         of observed requests that still wait for their first token
     d    = max(mean r, mean cens)   X = first tokens/s (sampling undone)   Q = X·d
     T    = Σ inter-chunk time / Σ tokens of live observed streams (≥ 50 tokens)
     T90  = clamp(p90 of per-answer TPOT (answers of ≥ 8 tokens), T, 1.15 T)
 
-A reported engine queue replaces Q while it is younger than two windows. A window in which the
-policy server itself lagged is thrown away: its times measure us, not the engine.
+A reported engine queue replaces Q while it is younger than two windows; where pages are scraped,
+they count alone. A window in which the policy server itself lagged is thrown away: its times
+measure us, not the engine.
 
 Owner: the pool; pure.
 """
@@ -21,6 +24,7 @@ from collections.abc import Iterable
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import WINDOW_S, WindowSample
 from policy_server.core.limit.baselines import Baselines, Key, size_bucket
+from policy_server.core.limit.whole import Line, WholeAnswers
 from policy_server.core.outcome import LeaseEnd
 from policy_server.core.request import Request
 from policy_server.core.samples import Completion, LoadReport
@@ -34,31 +38,44 @@ REPORT_FRESH_S = 2 * WINDOW_S
 MAX_SOURCES = 256
 
 
-def baseline_key(request: Request, completion_tokens: int | None = None) -> Key:
+BATCHING = 2.5
+"""Decoding in a full batch takes this much longer than alone before it counts as a queue, where
+the queue can't be told from the decoding: in an answer that comes whole."""
+WHOLE_SLACK = 0.04  # of a whole answer's time: nobody notices
+
+
+def baseline_key(request: Request, completion_tokens: int = 0) -> Key:
     """Which unloaded time this request is measured against.
 
-    An answer that is not streamed comes whole, so its time depends on its length as well.
+    The time of an answer that comes whole depends on its length: there the baseline is per token,
+    kept by length (short answers carry more overhead) instead of by prompt.
     """
-    prompt = size_bucket(request.prompt_tokens)
     if request.streamed:
-        return (request.model, request.path, "stream", prompt)
-    length = size_bucket(completion_tokens if completion_tokens is not None else request.max_tokens)
-    return (request.model, request.path, f"plain{length}", prompt)
+        return (request.model, request.path, "stream", size_bucket(request.prompt_tokens))
+    if completion_tokens:
+        return (request.model, request.path, "whole", size_bucket(completion_tokens))
+    return (request.model, request.path, "plain", size_bucket(request.prompt_tokens))
 
 
 class Window:
     """Accumulates one window after another for one pool."""
 
-    def __init__(self, baselines: Baselines, now: float) -> None:
+    def __init__(self, baselines: Baselines, now: float, sampled: bool = True) -> None:
+        """`sampled`: answers are observed, so those that are not teach nothing of their length."""
         self._baselines = baselines
+        self._sampled = sampled
         self._cut_at = float("-inf")
+        self._whole: dict[str, WholeAnswers] = {}
         self._reports: dict[str, tuple[float, LoadReport, bool]] = {}
         self._peak_carry = 0
         self._reset(now, 0)
 
     def _reset(self, now: float, inflight: int) -> None:
         self._started = now
+        self._last_event = now
         self._residuals: list[float] = []
+        self._bases: list[float] = []
+        self._lines: list[Line] = []
         self._first_tokens = 0.0
         self._gap_s = 0.0
         self._gap_tokens = 0
@@ -89,10 +106,16 @@ class Window:
         self._first_tokens += lease.weight
         self._residual(baseline_key(lease.request), lease, ttft_s, now)
 
-    def _residual(self, key: Key, lease: Lease, seconds: float, now: float) -> None:
-        residual = self._baselines.ttft_residual(key, seconds, now)
+    def _residual(
+        self, key: Key, lease: Lease, seconds: float, now: float, tokens: int | None = None
+    ) -> None:
+        """One latency sample; of a whole answer of `tokens` tokens, when that is given."""
+        count, allowed = (tokens, BATCHING) if tokens else (1, 1.0)
+        residual = count * self._baselines.ttft_residual(key, seconds / count, now, allowed)
+        self._last_event = now
         if lease.granted >= self._cut_at:
             self._residuals.append(residual)
+            self._bases.append(self._baselines.ttft(key) or 0.0 if not tokens else 0.0)
 
     def tokens(self, model: str, gap_s: float, count: int) -> None:
         """`count` tokens of one observed stream came within `gap_s`."""
@@ -115,8 +138,27 @@ class Window:
         if not request.streamed and completion.first_byte_s is not None:
             self.plain_answers += 1
             self._first_tokens += 1.0
-            key = baseline_key(request, lease.completion_tokens)
-            self._residual(key, lease, completion.first_byte_s, now)
+            if lease.observed or not self._sampled:
+                self._plain(lease, completion.first_byte_s, now)
+
+    def _plain(self, lease: Lease, seconds: float, now: float) -> None:
+        """An answer that came whole."""
+        tokens, request = lease.completion_tokens or 0, lease.request
+        if lease.granted < self._cut_at:
+            return
+        if tokens >= MIN_ANSWER_TOKENS:
+            whole = self._whole.get(request.model)
+            if whole is None and len(self._whole) < MAX_SOURCES:
+                whole = self._whole[request.model] = WholeAnswers()
+            if whole is not None:
+                whole.add(tokens, seconds)
+                line = whole.line()
+                if line is not None:
+                    self.tokens(request.model, line.slope_s * tokens, tokens)
+                    self._last_event = now
+                    self._lines.append(line)
+                    return
+        self._residual(baseline_key(request, tokens), lease, seconds, now, tokens)
 
     def answer_tpot(self, seconds: float, tokens: int) -> None:
         """One observed answer's time per token, `tokens` long."""
@@ -130,33 +172,41 @@ class Window:
             self._reports = {s: r for s, r in self._reports.items() if now - r[0] < REPORT_FRESH_S}
             if len(self._reports) >= MAX_SOURCES:
                 return
+        at = now - report.age_s
+        if last is not None and at < last[0]:
+            return
         preempted = (
             last is not None
             and report.preemptions_total is not None
             and last[1].preemptions_total is not None
             and report.preemptions_total > last[1].preemptions_total
         )
-        self._reports[source] = (now, report, preempted)
+        self._reports[source] = (at, report, preempted)
 
     # -- closing ------------------------------------------------------------------------------
 
     @property
     def events(self) -> int:
         """Latency samples gathered so far."""
-        return len(self._residuals) + (self._gap_tokens >= MIN_TOKENS)
+        return self._samples + (self._gap_tokens >= MIN_TOKENS)
+
+    @property
+    def _samples(self) -> int:
+        return len(self._residuals) + len(self._lines)
 
     def due_at(self, window_s: float = WINDOW_S) -> float:
         """When `close` should be called next, monotonic seconds."""
-        if len(self._residuals) + self._errors >= MIN_EVENTS or self._idle():
+        if self._samples + self._errors >= MIN_EVENTS or self._idle():
             return self._started + window_s
         return self._started + WINDOW_S + EXTENSION_S
 
     def _idle(self) -> bool:
-        return not self._waited and not self._residuals and not self._answers
+        return not self._waited and not self._samples and not self._answers
 
     def mark_cut(self, now: float) -> None:
         """Requests dispatched before `now` say nothing about the new limit."""
         self._cut_at = now
+        self._whole.clear()
 
     def close(
         self, now: float, inflight: int, limit: float, observed: Iterable[Lease]
@@ -170,6 +220,7 @@ class Window:
         if queue is None and delay is not None:
             queue = rate * delay
         tpot, unloaded = self._tpot(now)
+        whole_s = _mean([line.mean_s for line in self._lines]) or 0.0
         sample = WindowSample(
             now=now,
             duration_s=duration,
@@ -185,6 +236,11 @@ class Window:
             tpot_unloaded_s=unloaded,
             error_share=self._error_share(),
             saturated=saturated,
+            quiet_s=now - self._last_event,
+            base_s=_mean(self._bases) or 0.0,
+            slack_s=WHOLE_SLACK * whole_s,
+            feedback_s=whole_s,
+            queue_estimated=reported is None,
             latency_s=_mean(self._latencies),
             latency_min_s=min(self._latencies, default=None),
         )
@@ -201,7 +257,9 @@ class Window:
             and lease.request.streamed
             and lease.granted >= self._cut_at
         ]
-        candidates = [m for m in (_mean(self._residuals), _mean(ages)) if m is not None]
+        queued = [line.intercept_s for line in self._lines]
+        means = (_mean(self._residuals), _mean(ages), _mean(queued))
+        candidates = [m for m in means if m is not None]
         return max(candidates, default=None)
 
     def _tpot(self, now: float) -> tuple[float | None, float | None]:
@@ -231,6 +289,7 @@ class Window:
 
     def _reported(self, now: float) -> tuple[float | None, bool]:
         fresh = [(r, p) for at, r, p in self._reports.values() if now - at < REPORT_FRESH_S]
+        fresh = [(r, p) for r, p in fresh if r.scraped] or fresh
         waiting = [r.waiting for r, _ in fresh if r.waiting is not None]
         full = any(p or (r.kv_used is not None and r.kv_used > KV_FULL) for r, p in fresh)
         return (sum(waiting) if waiting else None), full

@@ -23,6 +23,7 @@ DRAIN_MIN_S = 2.0
 BUCKET_S = 0.5
 ARRIVAL_MEMORY_S = 10.0
 SERVICE_WEIGHT = 0.05
+STALLED_SERVICES = 2.0  # this many mean services without any completion is a stall
 MIN_CLASS_RATE_PER_S = 1e-3  # of a class without a share that the others crowd out
 
 
@@ -59,10 +60,20 @@ class DrainRate:
         self._since: float | None = None
         self.mean_service_s: float | None = None
         self._assumed: float | None = None
+        self._last = float("-inf")
+        self._busy_since = float("inf")
 
     def assume(self, per_s: float) -> None:
         """A rate from before a restart, believed until there is data."""
         self._assumed = per_s if per_s > 0.0 else None
+
+    def busy(self, now: float) -> None:
+        """The first slot was taken: from now on silence means a stall."""
+        self._busy_since = now
+
+    def idle(self) -> None:
+        """The last slot came free: silence means nothing."""
+        self._busy_since = float("inf")
 
     def completed(self, service_s: float, now: float) -> None:
         """A slot came free after `service_s`."""
@@ -70,6 +81,7 @@ class DrainRate:
             self.mean_service_s = service_s
         else:
             self.mean_service_s += SERVICE_WEIGHT * (service_s - self.mean_service_s)
+        self._last = now
         if self._since is None:
             self._since = now
         slot = math.floor(now / BUCKET_S) * BUCKET_S
@@ -91,6 +103,9 @@ class DrainRate:
         self._forget(now)
         span = min(DRAIN_MEMORY_S, now - self._since)
         counted = self._total / span if span >= DRAIN_MIN_S else 0.0
+        silent_s = now - max(self._last, self._busy_since)
+        if silent_s > STALLED_SERVICES * max(self.mean_service_s, BUCKET_S):
+            return min(counted or math.inf, 1.0 / silent_s)  # nothing comes free: no floor
         floor = limit / self.mean_service_s if self.mean_service_s > 0.0 else 0.0
         return max(counted, floor) or self._assumed
 
@@ -100,6 +115,8 @@ class Predictor:
 
     def __init__(self, shares: Sequence[float]) -> None:
         self.drain = DrainRate()
+        self.cap_per_s = math.inf
+        """More than this may not go, whatever comes free: a back end asked for it."""
         self._shares = shares
         self._arrivals = [DecayingRate() for _ in PRIORITIES]
 
@@ -114,8 +131,9 @@ class Predictor:
     def class_rate(self, priority: Priority, limit: float, now: float) -> float | None:
         """μ_c, requests per second that this class may count on."""
         total = self.drain.per_s(limit, now)
-        if total is None:
+        if total is None and math.isinf(self.cap_per_s):
             return None
+        total = min(self.cap_per_s, math.inf if total is None else total)
         taken = 0.0
         for other in PRIORITIES:
             arriving = self._arrivals[other].at(now)

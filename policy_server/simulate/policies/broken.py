@@ -49,34 +49,34 @@ class GullibleGate(CoreGate):
 class RawBaselines(Baselines):
     """Takes the whole TTFT for delay."""
 
-    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
         """All of it."""
-        super().ttft_residual(key, x, now)
+        super().ttft_residual(key, x, now, allowed)
         return x
 
 
 class PureMinimum(Baselines):
     """Believes the best TTFT that it ever saw."""
 
-    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
         """Fall all the way to `x` at once."""
-        residual = super().ttft_residual(key, x, now)
+        residual = super().ttft_residual(key, x, now, allowed)
         for _ in range(40):
             if x >= (self.ttft(key) or 0.0):
                 break
-            super().ttft_residual(key, x, now)
+            super().ttft_residual(key, x, now, allowed)
         return residual
 
 
 class LeakingBaselines(Baselines):
     """Leaks while nobody calls."""
 
-    def ttft_residual(self, key: Key, x: float, now: float) -> float:
+    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
         """Leak for all the time since the last sample, then as usual."""
         base = self._ttft.get(key)
         if base is not None:
             base.value *= 1.0 + LEAK_PER_S * max(0.0, now - base.at)
-        return super().ttft_residual(key, x, now)
+        return super().ttft_residual(key, x, now, allowed)
 
 
 class LeakingGate(CoreGate):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,7 +42,8 @@ def grown(initial: float = 100.0, **params: Any) -> Vegas:
     ("signals", "expected", "reason"),
     [
         ({"engine_queue": 28.0}, 90.0, Reason.QUEUE),  # over = (28 − 8)/100
-        ({"engine_queue": 5_000.0}, 70.0, Reason.QUEUE),  # never below .7
+        ({"engine_queue": 58.0}, 75.0, Reason.QUEUE),  # over = (58 − 8)/100
+        ({"engine_queue": 5_000.0}, 50.0, Reason.QUEUE),  # most of it only waits: by half
         ({"delay_s": 0.45}, 92.5, Reason.DELAY),  # over = .3·(.45 − .3)/.3
         ({"delay_s": 30.0}, 85.0, Reason.DELAY),  # over ≤ .3
         ({"error_share": 0.05}, 92.5, Reason.UPSTREAM_ERROR),  # half of a tenth
@@ -88,16 +90,34 @@ def test_the_worst_signal_decides() -> None:
 def test_it_does_not_cut_again_while_the_last_cut_drains() -> None:
     it = limit()
     it.on_window(window(100, engine_queue=500.0))
-    assert it.current == 70.0
-    draining = it.on_window(window(90, engine_queue=500.0))  # above 1.02·70 + 3.5
-    assert (draining.limit, draining.reason) == (70.0, Reason.HOLD)
-    assert it.on_window(window(74, engine_queue=500.0)).limit == pytest.approx(49.0)
+    assert it.current == 50.0
+    draining = it.on_window(window(60, engine_queue=500.0))  # above 1.02·50 + 2.5
+    assert (draining.limit, draining.reason) == (50.0, Reason.HOLD)
+    assert it.on_window(window(53, engine_queue=500.0)).limit == pytest.approx(25.0)
+
+
+def test_a_limit_that_was_not_reached_is_not_cut_for_a_queue() -> None:
+    assert limit().on_window(window(69, engine_queue=500.0)).limit == 100.0
+    assert limit().on_window(window(70, engine_queue=500.0)).limit == 50.0
+    assert limit().on_window(window(10, error_share=1.0)).reason is Reason.UPSTREAM_ERROR
+
+
+def test_early_samples_and_then_silence_do_not_raise_it() -> None:
+    stalled = replace(window(100), duration_s=10.0, quiet_s=9.0)
+    assert limit().on_window(stalled).reason is Reason.HOLD
+    assert limit().on_window(replace(stalled, quiet_s=1.0)).reason is Reason.GROW
+
+
+def test_an_estimated_queue_that_hardly_delays_is_none() -> None:
+    few = {"engine_queue": 50.0, "delay_s": 0.05}
+    assert limit().on_window(window(100, queue_estimated=True, **few)).reason is Reason.GROW
+    assert limit().on_window(window(100, **few)).reason is Reason.QUEUE  # the engine's own word
 
 
 def test_a_tiny_engine_has_a_tiny_queue() -> None:
-    # L = 16: β = 1, so a standing queue of two whole answers is an overload
-    assert limit(16.0).on_window(window(16, engine_queue=2.0)).reason is Reason.QUEUE
-    assert limit(16.0).on_window(window(16, engine_queue=1.0)).reason is Reason.HOLD
+    # L = 4: β = 1, so a standing queue of two whole answers is an overload
+    assert limit(4.0).on_window(window(4, engine_queue=2.0)).reason is Reason.QUEUE
+    assert limit(4.0).on_window(window(4, engine_queue=1.0)).reason is Reason.HOLD
 
 
 # -- growth ---------------------------------------------------------------------------------------

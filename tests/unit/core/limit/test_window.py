@@ -128,17 +128,52 @@ def test_the_models_behind_one_pool_have_one_mean_and_their_own_baselines() -> N
     assert sample.tpot_unloaded_s == pytest.approx((0.01 * 100 + 0.05 * 300) / 400)
 
 
-def test_a_plain_answer_is_measured_by_its_first_byte_against_its_length() -> None:
+def test_a_plain_answer_without_tokens_is_measured_by_its_first_byte() -> None:
     w = window()
-    plain = lease("a", streamed=False, max_tokens=128)
+    plain = lease("a", streamed=False)
     for seconds in (1.0, 1.5):
         w.completed(plain, LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 2.0), 1.0)
     sample = close(w)
     assert sample.delay_s == pytest.approx(0.25, abs=1e-3)
     assert sample.first_token_rate == 1.0
     assert (sample.latency_s, sample.latency_min_s) == (2.0, 2.0)
-    assert baseline_key(plain.request)[2] == "plain7"
-    assert baseline_key(plain.request, 1_000)[2] == "plain9"
+    assert baseline_key(plain.request)[2] == "plain"
+    assert baseline_key(plain.request, 1_000)[2:] == ("whole", 9)
+
+
+def whole(tokens: int, uid: str = "a") -> Lease:
+    answer = lease(uid, streamed=False)
+    answer.completion_tokens = tokens
+    return answer
+
+
+def test_whole_answers_of_different_lengths_tell_the_queue_from_the_length() -> None:
+    w = window()
+    for n in range(20, 220, 10):  # half a second of queue, 20 ms per token
+        end = Completion(200, False, True, 0.5 + 0.02 * n, 1.0)
+        w.completed(whole(n), LeaseEnd.COMPLETED, end, 1.0)
+    sample = close(w)
+    assert sample.delay_s == pytest.approx(0.5, abs=1e-6)
+    assert sample.tpot_s == pytest.approx(0.02)
+    assert sample.feedback_s > 1.0
+
+
+def test_whole_answers_of_one_length_may_take_two_and_a_half_times_as_long() -> None:
+    w = window()
+    for seconds in (1.0, 2.0, 2.4):
+        w.completed(whole(100), LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 1), 1.0)
+    assert close(w).delay_s == 0.0
+    w.completed(whole(100), LeaseEnd.COMPLETED, Completion(200, False, True, 4.5, 1), 1.0)
+    assert close(w).delay_s == pytest.approx(2.0, abs=1e-3)
+
+
+def test_answers_that_nobody_observed_say_nothing_of_the_queue() -> None:
+    w = window()
+    unseen = lease("a", streamed=False)
+    unseen.observed = False
+    for seconds in (1.0, 9.0):
+        w.completed(unseen, LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 9.0), 1.0)
+    assert close(w).delay_s is None
 
 
 @pytest.mark.parametrize(
