@@ -1,7 +1,7 @@
 """The composition root: builds the policy server from a configuration and runs it.
 
     journal ← driver → admission (core)        one writer, one loop
-    gate, access log, observer → driver        adapters on the gRPC port
+    wirings, access log, observer → driver     adapters on the gRPC port
     driver's events → metrics, logs, views     telemetry
     metrics, views → /metrics, /statusz        the HTTP port
 
@@ -26,8 +26,11 @@ from aiohttp import web
 from policy_server import __version__
 from policy_server.adapters.access_log import AccessLog
 from policy_server.adapters.admin_token import AdminToken, AdminTokenError
-from policy_server.adapters.ext_proc import ExtProc, Hooks
-from policy_server.adapters.grpc_server import GrpcServer, ServerTls, build_grpc_server
+from policy_server.adapters.desk import Desk, Hooks
+from policy_server.adapters.ext_authz import ExtAuthz
+from policy_server.adapters.ext_proc import ExtProc
+from policy_server.adapters.ext_proc_stream import SingleStream
+from policy_server.adapters.grpc_server import GrpcServer, ServerTls, Services, build_grpc_server
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
@@ -36,6 +39,7 @@ from policy_server.core.admission import Admission
 from policy_server.core.outcome import Outcome
 from policy_server.core.request import Priority
 from policy_server.driver import Driver
+from policy_server.envoy_config.options import Wiring
 from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
@@ -58,11 +62,12 @@ TICK_S = 1.0
 class PolicyServer:
     """Everything that runs in one policy-server process. Build it on its event loop."""
 
-    def __init__(self, config: Config, mode: Mode) -> None:
+    def __init__(self, config: Config, mode: Mode, wiring: Wiring = "gate") -> None:
         loop = asyncio.get_running_loop()
         self._token = _admin_token(config)
         self._config = config
         self._mode = mode
+        self._wiring = wiring
         self._started = time.monotonic()
         self._not_ready: str | None = "starting"
         self._reload_error: str | None = None
@@ -78,23 +83,31 @@ class PolicyServer:
         )
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
         self._probe = LagProbe(loop, self.metrics.observe_loop_lag, self.driver.set_lagging)
-        self.gate, self.grpc = self._build_grpc()
+        hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
+        self.desk = Desk(self.driver, rules_of(config), hooks=hooks)
+        self._services = self._build_services()
+        self.grpc = self._build_grpc()
         for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
             self.driver.listen(listener)
         self.driver.on_count = self._count
 
-    def _build_grpc(self) -> tuple[ExtProc, GrpcServer]:
-        hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
+    def _build_services(self) -> Services:
         observer = AnswerObserver(self.driver, parser_for)
-        gate = ExtProc(self.driver, rules_of(self._config), observer, hooks=hooks)
+        return Services(
+            gate=ExtProc(self.desk, observer),
+            stream=SingleStream(self.desk, observer, read_report),
+            authz=ExtAuthz(self.desk),
+            access_log=AccessLog(self.driver, read_report),
+            streams_by_default=self._wiring == "stream",
+        )
+
+    def _build_grpc(self) -> GrpcServer:
         tls = self._config.server.tls
-        grpc = build_grpc_server(
+        return build_grpc_server(
             self._config.server.grpc,
-            gate,
-            AccessLog(self.driver, read_report),
+            self._services,
             ServerTls(tls.cert, tls.key, tls.client_ca) if tls is not None else None,
         )
-        return gate, grpc
 
     def _count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
         if outcome is Outcome.PASSED:
@@ -113,7 +126,8 @@ class PolicyServer:
         alive, _ = revive(driver.journal.load(), time.monotonic(), time.time())
         driver.start(alive, time.monotonic())
         tasks = [
-            asyncio.create_task(self.gate.hand_back_holds()),
+            asyncio.create_task(self.desk.hand_back_holds()),
+            asyncio.create_task(self._services.stream.beat()),
             asyncio.create_task(self._tick()),
         ]
         runner = await self._start_http()
@@ -132,6 +146,7 @@ class PolicyServer:
         finally:
             self._not_ready = "stopping"
             self._probe.stop()
+            self._services.stream.let_go()
             await self.grpc.stop(STOP_GRACE_S)
             await runner.cleanup()
             for task in tasks:
@@ -166,7 +181,7 @@ class PolicyServer:
         await self.grpc.stop_accepting()
         if self._mode == "serve":
             self.driver.hand_back()
-            while self.gate.holding:  # noqa: ASYNC110 (once, at shutdown)
+            while self.desk.holding:  # noqa: ASYNC110 (once, at shutdown)
                 await asyncio.sleep(0.01)
             return
         await self.driver.shed_all()
@@ -184,7 +199,7 @@ class PolicyServer:
             return
         self._reload_error = None
         self.admission.reconfigure(to_pool_params(config))
-        self.gate.use(rules_of(config))
+        self.desk.use(rules_of(config))
         self._config = config
         self._log.info("reloaded", pools=[p.name for p in config.pools])
 
@@ -216,8 +231,11 @@ async def run_server(
     data_dir: Path,
     ready: Callable[[], None],
     reload: Callable[[], Config] | None = None,
+    wiring: Wiring = "gate",
 ) -> None:
     """Run until SIGTERM or SIGINT. Calls `ready` once traffic may come.
+
+    Every wiring is served; `wiring` says how an Envoy is wired that does not say it itself.
 
     `data_dir` is for what outlives the process (journal, keys). Raises ConfigError when a port is
     taken or a file it names can't be used.
@@ -227,7 +245,7 @@ async def run_server(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        server = PolicyServer(config, mode)
+        server = PolicyServer(config, mode, wiring)
     except OSError as error:
         raise ConfigError(f"server.grpc: {error}") from None
     if reload is not None:

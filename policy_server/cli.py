@@ -42,6 +42,8 @@ class Wiring(StrEnum):
     """How Envoy asks the policy server."""
 
     gate = "gate"
+    authz = "authz"
+    stream = "stream"
 
 
 class OnOutage(StrEnum):
@@ -107,6 +109,7 @@ def gateway(
         admin_port=envoy_admin_port,
         data_dir=data_dir,
         config=config,
+        wiring=wiring.value,
         on_outage=on_outage.value,
         tls_cert=tls_cert,
         tls_key=tls_key,
@@ -119,6 +122,9 @@ def gateway(
 def serve(
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
+    wiring: Annotated[
+        Wiring, typer.Option("--wiring", help="Of Envoys that do not say theirs themselves.")
+    ] = Wiring.gate,
     standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
     mode: Annotated[Mode, typer.Option("--mode", hidden=True)] = Mode.serve,
 ) -> None:
@@ -139,6 +145,7 @@ def serve(
             data_dir,
             handover.say_ready,
             lambda: load_config(config, os.environ),
+            wiring.value,
         )
     )
 
@@ -158,7 +165,8 @@ def envoy_config(
     from policy_server.envoy_config.command import render
 
     upstreams = upstream or ["http://127.0.0.1:8000"]
-    sys.stdout.write(render(load_config(config, os.environ), upstreams, on_outage.value))
+    settings = load_config(config, os.environ)
+    sys.stdout.write(render(settings, upstreams, on_outage.value, wiring.value))
 
 
 @app.command()

@@ -45,6 +45,8 @@ class Facts(NamedTuple):
     """One request as Envoy shows it; header names in lower case, duplicates joined by `, `.
 
     `tenant` is the value of the metadata key that the rules name ("" when they name a header).
+    `time_left_s`: for how long the caller waits; it shortens the wait, never lengthens it.
+    `observable`: whether this wiring can show the answer as it passes.
     """
 
     headers: Mapping[str, str]
@@ -53,6 +55,8 @@ class Facts(NamedTuple):
     route: str = ""
     cluster: str = ""
     node: str = ""
+    time_left_s: float = math.inf
+    observable: bool = True
 
 
 class Now(NamedTuple):
@@ -65,7 +69,6 @@ class Now(NamedTuple):
 class Classified(NamedTuple):
     """`request` is None when it is not governed and passes unlimited.
 
-    `upgrade`: a WebSocket or CONNECT tunnel; it takes a seat and is never observed.
     `stranger`: it came without a usable `x-policy-uid`, so a crash will lose its place.
     """
 
@@ -73,7 +76,6 @@ class Classified(NamedTuple):
     pool: str
     priority: Priority
     dialect: Dialect
-    upgrade: bool = False
     stranger: bool = False
     request_id: str = ""
 
@@ -91,14 +93,13 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     if (upgrade or method in rules.methods) and path.startswith(rules.paths):
         pool = _pool(facts, path, rules.pools)
     if pool is None:
-        return Classified(None, "", priority, dialect, upgrade)
+        return Classified(None, "", priority, dialect)
     request = _request(facts, rules, now, (pool, priority, tenant, path, upgrade))
     return Classified(
         request=request,
         pool=pool,
         priority=priority,
         dialect=dialect,
-        upgrade=upgrade,
         stranger=request.uid != headers.get("x-policy-uid"),
         request_id=headers.get("x-request-id", "")[:MAX_NAME],
     )
@@ -110,7 +111,8 @@ def _request(
     pool, priority, tenant, path, upgrade = who
     headers, body = facts.headers, facts.body
     body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
-    budget_s = _budget_s(headers.get("prefer", ""), rules.budgets_s[priority])
+    longest_s = min(rules.budgets_s[priority], facts.time_left_s)
+    budget_s = _budget_s(headers.get("prefer", ""), longest_s)
     return Request(
         uid=_uid(headers.get("x-policy-uid", "")),
         pool=pool,
@@ -124,6 +126,7 @@ def _request(
         model=body.model[:PATH_KEPT],
         path=path[:PATH_KEPT],
         streamed=body.stream and not upgrade,  # a tunnel is no stream of tokens
+        observable=facts.observable and not upgrade,
         returning=_whole(headers.get("x-stainless-retry-count", "")) > 0,
         node=facts.node,
         arrived_wall=now.wall,

@@ -10,10 +10,12 @@ from typing import NamedTuple
 
 from policy_server.adapters.answers import HttpAnswer
 from policy_server.adapters.classify import BodyFacts, Facts
+from policy_server.adapters.desk import Go
 from policy_server.adapters.protos import (
     DecodeError,
     HeaderValueOption,
     HttpHeaders,
+    ProcessingMode,
     ProcessingRequest,
     ProcessingResponse,
     Struct,
@@ -21,7 +23,6 @@ from policy_server.adapters.protos import (
     wire,
 )
 from policy_server.adapters.rules import ClassifyRules
-from policy_server.core.request import Priority
 
 BODY_NAMESPACE = "policy.request"
 """Dynamic metadata that json_to_metadata fills in front of the gate."""
@@ -30,6 +31,17 @@ ATTRIBUTES = "envoy.filters.http.ext_proc"
 OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 OBSERVE_HEADER = "x-policy-observe"
 ORCA_ASK = ("endpoint-load-metrics-format", "JSON")
+LOAD_REPORT_HEADERS = frozenset(
+    {
+        "endpoint-load-metrics",
+        "endpoint-load-metrics-bin",
+        "x-aqueduct-rps",
+        "x-aqueduct-max-concurrent",
+        "x-aquifer-rps",
+        "x-aquifer-max-concurrent",
+    }
+)
+HEAD_HEADERS = LOAD_REPORT_HEADERS | {":status"}
 _NO_MODEL = BodyFacts()
 
 
@@ -41,20 +53,29 @@ def parse(raw: bytes) -> ProcessingRequest | None:
         return None
 
 
-def facts_of(message: ProcessingRequest, rules: ClassifyRules, node: str) -> Facts:
+def facts_of(
+    message: ProcessingRequest, rules: ClassifyRules, node: str, observable: bool = True
+) -> Facts:
     """What classification needs of a request_headers message."""
-    metadata = message.metadata_context.filter_metadata
-    body = metadata.get(BODY_NAMESPACE)
-    source = rules.tenant.metadata
+    body, tenant = lifted(message.metadata_context.filter_metadata, rules)
     route, cluster = _routed(message.attributes.get(ATTRIBUTES)) if rules.routed else ("", "")
     return Facts(
         headers=headers_of(message.request_headers, rules.wanted_headers),
-        body=_body_facts(body) if body is not None else _NO_MODEL,
-        tenant=_text_at(metadata.get(source[0]), source[1:]) if source else "",
+        body=body,
+        tenant=tenant,
         route=route,
         cluster=cluster,
         node=node,
+        observable=observable,
     )
+
+
+def lifted(metadata: Mapping[str, Struct], rules: ClassifyRules) -> tuple[BodyFacts, str]:
+    """What Envoy's own filters found: fields of the body, and the tenant where the rules want."""
+    body = metadata.get(BODY_NAMESPACE)
+    source = rules.tenant.metadata
+    tenant = _text_at(metadata.get(source[0]), source[1:]) if source else ""
+    return (_body_facts(body) if body is not None else _NO_MODEL), tenant
 
 
 def headers_of(message: HttpHeaders, wanted: frozenset[str]) -> dict[str, str]:
@@ -66,6 +87,29 @@ def headers_of(message: HttpHeaders, wanted: frozenset[str]) -> dict[str, str]:
             value = header.raw_value.decode("utf-8", "replace") or header.value
             found[key] = f"{found[key]}, {value}" if key in found else value
     return found
+
+
+class AnswerHead(NamedTuple):
+    """The beginning of an answer. `details` and `upstream` are "" where Envoy does not send them;
+    `details` other than `via_upstream` = an answer that Envoy gives by itself."""
+
+    status: int
+    headers: Mapping[str, str]
+    details: str = ""
+    upstream: str = ""
+
+
+def answer_head(message: ProcessingRequest) -> AnswerHead:
+    """What a response_headers message says."""
+    found = headers_of(message.response_headers, HEAD_HEADERS)
+    status = found.pop(":status", "")
+    attributes = message.attributes.get(ATTRIBUTES)
+    return AnswerHead(
+        int(status) if status.isascii() and status.isdigit() else 0,
+        found,
+        _text_at(attributes, ("response.code_details",)),
+        _text_at(attributes, ("upstream.address",)),
+    )
 
 
 def _body_facts(body: Struct) -> BodyFacts:
@@ -101,64 +145,57 @@ def _text_at(struct: Struct | None, keys: tuple[str, ...]) -> str:
     return value.string_value or (f"{value.number_value:.0f}" if value.number_value else "")
 
 
-class Go(NamedTuple):
-    """An admission as the client's side sees it."""
+class GateEncoder:
+    """The gate's words: one answer, after which its stream is over."""
 
-    pool: str
-    priority: Priority
-    observe: bool
-    wait_ms: int = 0
-
-
-class GoAnswers:
-    """Serialized admissions. Those without a wait are few, so each is built once."""
-
-    def __init__(self, orca_pools: frozenset[str]) -> None:
-        self._orca_pools = orca_pools
-        self._ready: dict[Go, bytes] = {}
-
-    def of(self, go: Go) -> bytes:
-        """The response that lets the request go."""
-        if go.wait_ms:
-            return self._build(go)
-        answer = self._ready.get(go)
-        if answer is None:
-            answer = self._ready[go] = self._build(go)
-        return answer
-
-    def _build(self, go: Go) -> bytes:
+    def passed(self) -> bytes:
+        """Go on, unobserved, no lease."""
         response = ProcessingResponse()
-        headers = {OBSERVE_HEADER: "1" if go.observe else "0"}
-        if go.pool in self._orca_pools:
-            headers[ORCA_ASK[0]] = ORCA_ASK[1]
         mutation = response.request_headers.response.header_mutation
-        mutation.set_headers.extend(_options(headers))
-        policy = response.dynamic_metadata.fields[ANSWER_NAMESPACE].struct_value.fields
-        policy["queue_wait_ms"].number_value = go.wait_ms
-        policy["class"].string_value = go.priority.name
-        policy["pool"].string_value = go.pool
+        mutation.set_headers.extend(_options({OBSERVE_HEADER: "0"}))
+        return wire(response)
+
+    def refused(self, answer: HttpAnswer) -> bytes:
+        """Envoy answers the client itself."""
+        response = ProcessingResponse()
+        immediate = response.immediate_response
+        immediate.status.code = answer.status
+        immediate.headers.set_headers.extend(_options(dict(answer.headers)))
+        immediate.body = answer.body
+        immediate.details = answer.details
+        if answer.grpc_status is not None:
+            immediate.grpc_status.status = answer.grpc_status
+        return wire(response)
+
+    def admitted(self, go: Go) -> bytes:
+        """Go on, with a lease."""
+        return wire(_go(go))
+
+
+class StreamEncoder(GateEncoder):
+    """The single stream's words. An admission asks Envoy to keep the stream to the very end of
+    the answer, where it lets itself be asked (`allow_mode_override`); elsewhere that is ignored."""
+
+    def admitted(self, go: Go) -> bytes:
+        """Go on, with a lease, and tell how it ends."""
+        response = _go(go)
+        response.mode_override.response_header_mode = ProcessingMode.SEND
+        response.mode_override.response_trailer_mode = ProcessingMode.SEND
         return wire(response)
 
 
-def passed() -> bytes:
-    """The response for a request that is not governed: go on, unobserved, no lease."""
+def _go(go: Go) -> ProcessingResponse:
     response = ProcessingResponse()
+    headers = {OBSERVE_HEADER: "1" if go.observe else "0"}
+    if go.ask_load:
+        headers[ORCA_ASK[0]] = ORCA_ASK[1]
     mutation = response.request_headers.response.header_mutation
-    mutation.set_headers.extend(_options({OBSERVE_HEADER: "0"}))
-    return wire(response)
-
-
-def refusal(answer: HttpAnswer) -> bytes:
-    """The response that makes Envoy answer the client itself."""
-    response = ProcessingResponse()
-    immediate = response.immediate_response
-    immediate.status.code = answer.status
-    immediate.headers.set_headers.extend(_options(dict(answer.headers)))
-    immediate.body = answer.body
-    immediate.details = answer.details
-    if answer.grpc_status is not None:
-        immediate.grpc_status.status = answer.grpc_status
-    return wire(response)
+    mutation.set_headers.extend(_options(headers))
+    policy = response.dynamic_metadata.fields[ANSWER_NAMESPACE].struct_value.fields
+    policy["queue_wait_ms"].number_value = go.wait_ms
+    policy["class"].string_value = go.priority.name
+    policy["pool"].string_value = go.pool
+    return response
 
 
 def empty_answer(kind: str) -> bytes:

@@ -12,10 +12,15 @@ from grpc_health.v1.health import aio as health_aio  # type: ignore[attr-defined
 from grpc_reflection.v1alpha import reflection
 
 from policy_server.adapters.access_log import AccessLog
+from policy_server.adapters.ext_authz import ExtAuthz
 from policy_server.adapters.ext_proc import ExtProc
+from policy_server.adapters.ext_proc_stream import WIRING_KEY, SingleStream
 
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+EXT_AUTHZ_SERVICE = "envoy.service.auth.v3.Authorization"
 ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+SERVICES = (EXT_PROC_SERVICE, EXT_AUTHZ_SERVICE, ACCESS_LOG_SERVICE)
+PROCESS = f"/{EXT_PROC_SERVICE}/Process"
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 MAX_PENDING = 200_000
 
@@ -61,12 +66,11 @@ class GrpcServer:
         self.raw = raw
         self.port = port
         self._health = health
-        self._services = ["", EXT_PROC_SERVICE, ACCESS_LOG_SERVICE]
 
     async def start(self) -> None:
         """Serve, and say so to health checks."""
         await self.raw.start()
-        for service in self._services:
+        for service in ("", *SERVICES):
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
 
     async def stop_accepting(self) -> None:
@@ -79,18 +83,31 @@ class GrpcServer:
         await self.raw.stop(grace_s)
 
 
-def build_grpc_server(
-    address: str, gate: ExtProc, access_log: AccessLog, tls: ServerTls | None = None
-) -> GrpcServer:
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the port offers: every wiring at once, so that Envoys of different kinds may share it.
+
+    `streams_by_default`: ext_proc streams that do not say their wiring are single streams, for
+    Envoys that can't be told to say it.
+    """
+
+    gate: ExtProc
+    stream: SingleStream
+    authz: ExtAuthz
+    access_log: AccessLog
+    streams_by_default: bool = False
+
+
+def build_grpc_server(address: str, services: Services, tls: ServerTls | None = None) -> GrpcServer:
     """A server bound to `address` (host:port, port 0 = any); raises PortTakenError.
 
     Nothing is served before `start`.
     """
     server = grpc.aio.server(options=OPTIONS)
-    server.add_generic_rpc_handlers(_handlers(gate, access_log))
+    server.add_generic_rpc_handlers(_handlers(services))
     servicer = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]
-    names = (EXT_PROC_SERVICE, ACCESS_LOG_SERVICE, health.SERVICE_NAME)
+    names = (*SERVICES, health.SERVICE_NAME)
     reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), server)
     try:
         if tls is None:
@@ -102,11 +119,33 @@ def build_grpc_server(
     return GrpcServer(server, servicer, port)
 
 
-def _handlers(gate: ExtProc, access_log: AccessLog) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
-    """Both methods take and give raw bytes, see `ext_proc` for the reason and the kind."""
-    process = grpc.stream_unary_rpc_method_handler(gate.process)
-    stream = grpc.stream_unary_rpc_method_handler(access_log.stream)
+class _ByWiring(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic at run time
+    """ext_proc's one method, which two wirings use: the gate's streams end with their answer (and
+    are cheaper as stream-in, unary-out), single streams go on to the end of the response."""
+
+    def __init__(self, services: Services) -> None:
+        self._gate = grpc.stream_unary_rpc_method_handler(services.gate.process)
+        self._stream = grpc.stream_stream_rpc_method_handler(services.stream.process)
+        self._default = self._stream if services.streams_by_default else self._gate
+
+    def service(
+        self, handler_call_details: grpc.HandlerCallDetails
+    ) -> grpc.RpcMethodHandler[Any, Any] | None:
+        """The handler for one stream, by what its Envoy says of its wiring."""
+        if handler_call_details.method != PROCESS:
+            return None
+        for key, value in handler_call_details.invocation_metadata:
+            if key == WIRING_KEY:
+                return self._stream if value == "stream" else self._gate
+        return self._default
+
+
+def _handlers(services: Services) -> tuple[grpc.GenericRpcHandler[Any, Any], ...]:
+    """All methods take and give raw bytes, see `ext_proc` for the reason and the kind."""
+    check = grpc.unary_unary_rpc_method_handler(services.authz.check)
+    stream = grpc.stream_unary_rpc_method_handler(services.access_log.stream)
     return (
-        grpc.method_handlers_generic_handler(EXT_PROC_SERVICE, {"Process": process}),
+        _ByWiring(services),
+        grpc.method_handlers_generic_handler(EXT_AUTHZ_SERVICE, {"Check": check}),
         grpc.method_handlers_generic_handler(ACCESS_LOG_SERVICE, {"StreamAccessLogs": stream}),
     )

@@ -14,9 +14,16 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (  # type: ignore[attr-defined
     HTTPAccessLogEntry,
     NotSet,
 )
+from envoy.extensions.filters.http.ext_proc.v3.processing_mode_pb2 import (  # type: ignore[attr-defined]
+    ProcessingMode,
+)
 from envoy.service.accesslog.v3.als_pb2 import (  # type: ignore[attr-defined]
     StreamAccessLogsMessage,
     StreamAccessLogsResponse,
+)
+from envoy.service.auth.v3.external_auth_pb2 import (  # type: ignore[attr-defined]
+    CheckRequest,
+    CheckResponse,
 )
 from envoy.service.ext_proc.v3.external_processor_pb2 import (  # type: ignore[attr-defined]
     HttpHeaders,
@@ -28,6 +35,8 @@ from google.protobuf.struct_pb2 import Struct, Value
 
 __all__ = [
     "AccessLogCommon",
+    "CheckRequest",
+    "CheckResponse",
     "DecodeError",
     "DownstreamEnd",
     "DownstreamPeriodic",
@@ -36,6 +45,7 @@ __all__ = [
     "HttpHeaders",
     "Message",
     "NotSet",
+    "ProcessingMode",
     "ProcessingRequest",
     "ProcessingResponse",
     "StreamAccessLogsMessage",

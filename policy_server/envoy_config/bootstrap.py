@@ -1,7 +1,7 @@
 """A whole Envoy, as a bootstrap file: listener, clusters, admin, limits of Envoy itself.
 
-A wiring module (`gate`, later `authz` and `stream`) says how the policy server is asked and how it
-learns of the end; everything else is the same for all of them.
+A wiring module (`gate`, `authz`, `stream`) says how the policy server is asked and how it learns of
+the end; everything else is the same for all of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.
 from envoy_data_plane.google.protobuf import Any, Struct
 
 from policy_server.config import Config
-from policy_server.envoy_config import gate
+from policy_server.envoy_config import authz, gate, stream
 from policy_server.envoy_config.clusters import (
     policy_cluster,
     policy_http_cluster,
@@ -42,6 +42,7 @@ from policy_server.envoy_config.wire import address, http_filter
 
 # Bounds Envoy's memory and file descriptors; far above what one policy server lets through.
 MAX_CONNECTIONS = 50_000
+WIRINGS = {"gate": gate.wired, "authz": authz.wired, "stream": stream.wired}
 RUNTIME = {
     # No RST_STREAM when a hold ends; see MAX_CONTROL_FRAMES for what thousands of them do.
     "envoy.reloadable_features.ext_proc_graceful_grpc_close": True,
@@ -62,14 +63,16 @@ def to_yaml(data: dict[str, JsonValue], header: str = "") -> str:
 
 
 def _bootstrap(config: Config, options: GatewayOptions) -> Bootstrap:
-    routes = route_config(config, options, [UID, RATE_LIMIT, BODY, *gate.governed_filters()])
+    wiring = WIRINGS[options.wiring](config, options)
+    enabled = {**dict.fromkeys((UID, RATE_LIMIT, BODY)), **wiring.governed}
+    routes = route_config(config, options, enabled)
     filters = [
         uid_filter(),
         http_filter(RATE_LIMIT, local_rate_limit(options.gate_rate_per_s), disabled=True),
         body_filter(),
-        *gate.filters(config, options),
+        *wiring.filters,
     ]
-    manager = connection_manager(config, routes, filters, gate.access_logs(options))
+    manager = connection_manager(config, routes, filters, wiring.access_logs)
     return Bootstrap(
         node=Node(id=options.node_id, cluster="policy"),
         admin=Admin(address=address("127.0.0.1", options.admin_port)),

@@ -76,7 +76,10 @@ def _overloaded() -> _Answer:
 def _outage() -> _Answer:
     """The gate failed closed. An answer of the policy server itself has other details."""
     return _Answer(
-        when=_details('response.code_details.startsWith("ext_proc_error")'),
+        when=_details(
+            'response.code_details.startsWith("ext_proc_error") || '
+            'response.code_details.startsWith("ext_authz_error")'
+        ),
         status=503,
         retry_after_s=OUTAGE_RETRY_AFTER_S,
         message="The gateway cannot admit requests at the moment. Please retry shortly.",

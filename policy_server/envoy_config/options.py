@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from policy_server.config_source import ConfigError
 
-Wiring = Literal["gate"]
+Wiring = Literal["gate", "authz", "stream"]
 OnOutage = Literal["closed", "open"]
 
 # Requests per second that reach the gate. One policy server process decides a little more than

@@ -8,7 +8,9 @@ off by default and a governed route turns them on.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+import betterproto2
 from envoy_data_plane.envoy.config.route.v3 import (
     FilterConfig,
     HeaderMatcher,
@@ -49,11 +51,13 @@ def body_buffer_bytes(config: Config) -> int:
 
 
 def route_config(
-    config: Config, options: GatewayOptions, governed_filters: list[str]
+    config: Config,
+    options: GatewayOptions,
+    governed_filters: Mapping[str, betterproto2.Message | None],
 ) -> RouteConfiguration:
-    """The one virtual host; first match wins."""
+    """The one virtual host; first match wins. `governed_filters`: what governed routes enable."""
     upstream = _to_upstream(options)
-    enabled = {name: _enable() for name in governed_filters}
+    enabled = {name: _enable(own) for name, own in governed_filters.items()}
     governed = [
         Route(name=GOVERNED, match=match, route=upstream, typed_per_filter_config=enabled)
         for match in _governed(config)
@@ -124,6 +128,6 @@ def _retry_unsent(hosts: int) -> RetryPolicy:
     return policy
 
 
-def _enable() -> Any:
-    """Turns a filter of the chain on with its own configuration."""
-    return Any.pack(FilterConfig(config=Any()))
+def _enable(own: betterproto2.Message | None) -> Any:
+    """Turns a filter of the chain on, with what the route adds to its configuration."""
+    return Any.pack(FilterConfig(config=Any.pack(own) if own is not None else Any()))

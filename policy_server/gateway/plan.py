@@ -16,6 +16,7 @@ from policy_server.envoy_config.options import (
     GatewayOptions,
     OnOutage,
     Upstream,
+    Wiring,
 )
 from policy_server.processes import find_envoy, first_taken
 
@@ -39,6 +40,7 @@ class Flags:
     admin_port: int = 9901
     data_dir: Path = Path("data")
     config: Path | None = None
+    wiring: Wiring = "gate"
     on_outage: OnOutage = "closed"
     tls_cert: Path | None = None
     tls_key: Path | None = None
@@ -130,6 +132,7 @@ def _options(flags: Flags, config: Config) -> GatewayOptions:
         grpc_port=grpc_port,
         http_port=http_port,
         admin_port=flags.admin_port,
+        wiring=flags.wiring,
         on_outage=flags.on_outage,
         tls_cert=str(flags.tls_cert) if flags.tls_cert else None,
         tls_key=str(flags.tls_key) if flags.tls_key else None,

@@ -66,6 +66,7 @@ class PolicyServers:
     async def _start(self) -> Child:
         command = [sys.executable, "-m", "policy_server.cli", "serve", "--standby"]
         command += ["--mode", "gateway", "--data-dir", str(self._plan.data_dir)]
+        command += ["--wiring", self._plan.options.wiring]
         if self._plan.config_file is not None:
             command += ["--config", str(self._plan.config_file)]
         child = await Child.start(command, self._plan.child_env, piped=True)

@@ -11,16 +11,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from policy_server.adapters.access_log import AccessLog
-from policy_server.adapters.ext_proc import ExtProc
 from policy_server.adapters.grpc_server import GrpcServer, build_grpc_server
-from policy_server.adapters.observer import AnswerObserver
-from policy_server.adapters.rules import ClassifyRules
-from policy_server.signals.observer import parser_for
-from policy_server.signals.orca import read_report
 from tests.support.echo_upstream import running_upstream
 from tests.support.envoy_process import running_envoy
 from tests.support.fake_gate import FakeGate, admitted, shed
+from tests.support.services import services_of
 from tests.support.wired import bootstrap_for, ports
 
 CHAT = "/v1/chat/completions"
@@ -55,10 +50,10 @@ class Gateway:
 
 @contextlib.asynccontextmanager
 async def serving(address: str, gate: FakeGate) -> AsyncIterator[GrpcServer]:
-    ext_proc = ExtProc(gate, ClassifyRules(), AnswerObserver(gate, parser_for))
-    server = build_grpc_server(address, ext_proc, AccessLog(gate, read_report))
+    desk, services = services_of(gate)
+    server = build_grpc_server(address, services)
     await server.start()
-    handing_back = asyncio.create_task(ext_proc.hand_back_holds())
+    handing_back = asyncio.create_task(desk.hand_back_holds())
     try:
         yield server
     finally:

@@ -76,7 +76,7 @@ async def test_held_then_admitted(wired: Wired) -> None:
     assert answer.dynamic_metadata["policy"]["queue_wait_ms"] == 1500
     assert await call.code() is grpc.StatusCode.OK
     assert wired.gate.leases == {"uid-1"}
-    assert wired.ext_proc.holding == 0
+    assert wired.desk.holding == 0
 
 
 async def test_held_then_shed(wired: Wired) -> None:
@@ -195,7 +195,7 @@ async def test_a_lagging_server_answers_the_lower_classes_cheaply(wired: Wired) 
 async def test_a_request_without_a_uid_gets_one(wired: Wired) -> None:
     await ask(wired, request_headers(""))
     assert len(wired.gate.submitted[0].uid) == 36
-    assert wired.ext_proc.counts.strangers == 1
+    assert wired.desk.counts.strangers == 1
 
 
 async def test_one_request_id_many_places(wired: Wired) -> None:

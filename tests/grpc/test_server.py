@@ -9,32 +9,26 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from policy_server.adapters.access_log import AccessLog
-from policy_server.adapters.ext_proc import ExtProc
 from policy_server.adapters.grpc_server import (
-    ACCESS_LOG_SERVICE,
-    EXT_PROC_SERVICE,
+    SERVICES,
     GrpcServer,
     PortTakenError,
     ServerTls,
     build_grpc_server,
 )
-from policy_server.adapters.observer import AnswerObserver
-from policy_server.adapters.rules import ClassifyRules
 from tests.grpc.conftest import Wired
 from tests.support.fake_gate import FakeGate
+from tests.support.services import services_of
 
 TLS = Path(__file__).parent.parent / "support" / "tls"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 def server_at(address: str, tls: ServerTls | None = None) -> GrpcServer:
-    gate = FakeGate()
-    ext_proc = ExtProc(gate, ClassifyRules(), AnswerObserver(gate, lambda _: None))
-    return build_grpc_server(address, ext_proc, AccessLog(gate, lambda _: None), tls)
+    return build_grpc_server(address, services_of(FakeGate())[1], tls)
 
 
-@pytest.mark.parametrize("service", ["", EXT_PROC_SERVICE, ACCESS_LOG_SERVICE])
+@pytest.mark.parametrize("service", ["", *SERVICES])
 async def test_health_is_told_per_service(wired: Wired, service: str) -> None:
     stub = health_pb2_grpc.HealthStub(wired.channel)
     request = health_pb2.HealthCheckRequest(service=service)
@@ -49,7 +43,7 @@ async def test_tools_can_ask_what_is_served(wired: Wired) -> None:
     await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
     answer = await call.read()
     names = {service.name for service in answer.list_services_response.service}
-    assert {EXT_PROC_SERVICE, ACCESS_LOG_SERVICE, "grpc.health.v1.Health"} <= names
+    assert {*SERVICES, "grpc.health.v1.Health"} <= names
     await call.done_writing()
 
 

@@ -10,11 +10,7 @@ import grpc
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from policy_server.adapters.ext_proc import ExtProc
-from policy_server.adapters.observer import AnswerObserver
-from policy_server.adapters.rules import ClassifyRules
 from policy_server.core.request import Request
-from policy_server.signals.observer import parser_for
 from tests.support.ext_proc_messages import (
     request_headers,
     response_body,
@@ -22,6 +18,7 @@ from tests.support.ext_proc_messages import (
     response_trailers,
 )
 from tests.support.fake_gate import FakeGate, admitted, shed
+from tests.support.services import services_of
 
 
 @dataclass
@@ -31,6 +28,7 @@ class FakeStream:
     said: asyncio.Queue[object] = field(default_factory=asyncio.Queue)
     readers: int = 0
     status: grpc.StatusCode | None = None
+    written: list[bytes] = field(default_factory=list)
 
     def end(self) -> None:
         """No more messages; every read from now on is EOF."""
@@ -47,6 +45,9 @@ class FakeStream:
             self.end()
         self.readers -= 1
         return message
+
+    async def write(self, answer: bytes) -> None:
+        self.written.append(answer)
 
     async def abort(self, code: grpc.StatusCode, details: str) -> None:
         assert code is not grpc.StatusCode.OK
@@ -76,6 +77,7 @@ MESSAGES = st.one_of(
             request_headers(headers={":method": "GET"}).SerializeToString(),
             request_headers("x" * 65536, {"x-tenant-id": "\x00" * 999}).SerializeToString(),
             response_headers("504", observed=False).SerializeToString(),
+            response_headers("200", observed=False).SerializeToString(),
             response_headers().SerializeToString(),
             response_body(b'data: {"content":"x"}\n\n', last=True).SerializeToString(),
             response_trailers().SerializeToString(),
@@ -83,6 +85,7 @@ MESSAGES = st.one_of(
     ),
 )
 GOVERNED = request_headers().SerializeToString()
+HEAD = response_headers("200", observed=False).SerializeToString()
 FIRST = st.one_of(st.just(GOVERNED), st.just(GOVERNED), MESSAGES, st.sampled_from(Do))
 TURNS = st.integers(0, 3)
 Step = tuple[bytes | Do, int]
@@ -94,7 +97,7 @@ STEPS = st.builds(
 )
 
 
-def turn_to(gate: FakeGate, stream: FakeStream, task: asyncio.Task[bytes], step: Do) -> None:
+def turn_to(gate: FakeGate, stream: FakeStream, task: asyncio.Task[object], step: Do) -> None:
     waiting = [request for request in gate.submitted[-1:] if request.uid in gate.places]
     if step is Do.EOF:
         stream.end()
@@ -113,15 +116,16 @@ def turn_to(gate: FakeGate, stream: FakeStream, task: asyncio.Task[bytes], step:
             gate.places.pop(request.uid, None)
 
 
-async def play(first: str, steps: list[Step]) -> None:
+async def play(first: str, steps: list[Step], single: bool = False) -> None:
     def decide(request: Request) -> object:
         return {"admit": admitted, "shed": shed}.get(first, lambda _: None)(request)
 
     gate = FakeGate(decide=decide)  # type: ignore[arg-type]
-    ext_proc = ExtProc(gate, ClassifyRules(), AnswerObserver(gate, parser_for))
-    handing_back = asyncio.create_task(ext_proc.hand_back_holds())
+    desk, services = services_of(gate)
+    handing_back = asyncio.create_task(desk.hand_back_holds())
     stream, left_before = FakeStream(), 0
-    task = asyncio.create_task(ext_proc.process(None, stream))  # type: ignore[arg-type]
+    process = services.stream.process if single else services.gate.process
+    task: asyncio.Task[object] = asyncio.create_task(process(None, stream))  # type: ignore[arg-type]
     for step, turns in steps:
         if isinstance(step, bytes):
             stream.said.put_nowait(step)
@@ -136,18 +140,35 @@ async def play(first: str, steps: list[Step]) -> None:
         (result,) = await asyncio.gather(task, return_exceptions=True)
         await asyncio.sleep(0)
     handing_back.cancel()
-    assert ext_proc.holding == 0
-    check(gate, stream, result, left_before)
+    assert desk.holding == 0
+    if single:
+        check_single(gate, stream, result, left_before)
+    else:
+        check(gate, stream, result, left_before)
+
+
+def check_places(gate: FakeGate, left_before: int) -> None:
+    if gate.closing.is_set():
+        assert len(gate.left) == left_before, "a place that was handed back is kept"
+    else:
+        assert not gate.places, "a place nobody waits on"
+
+
+def check_single(gate: FakeGate, stream: FakeStream, result: object, left_before: int) -> None:
+    """The stream carries its lease: with it over, no lease is left, and each ended once."""
+    ends = asyncio.CancelledError | grpc.aio.AbortError
+    assert result is None or isinstance(result, ends), result
+    check_places(gate, left_before)
+    assert not gate.leases
+    ended = [uid for uid, _ in gate.completed] + gate.unsent
+    assert len(ended) == len(set(ended)) <= 1
 
 
 def check(gate: FakeGate, stream: FakeStream, result: object, left_before: int) -> None:
     answered = isinstance(result, bytes)
     assert answered or isinstance(result, asyncio.CancelledError | grpc.aio.AbortError), result
     assert answered == (stream.status is None) or isinstance(result, asyncio.CancelledError)
-    if gate.closing.is_set():
-        assert len(gate.left) == left_before, "a place that was handed back is kept"
-    else:
-        assert not gate.places, "a place nobody waits on"
+    check_places(gate, left_before)
     if gate.leases:  # told, so the access log will end it
         assert answered
         assert b"x-policy-observe" in result  # type: ignore[operator]
@@ -162,3 +183,15 @@ def check(gate: FakeGate, stream: FakeStream, result: object, left_before: int) 
 @given(st.sampled_from(["hold", "hold", "admit", "shed"]), STEPS)
 def test_any_sequence_ends_cleanly(first: str, steps: list[Step]) -> None:
     asyncio.run(play(first, steps))
+
+
+@settings(max_examples=300, deadline=None)
+@example("hold", [(GOVERNED, 3), (Do.ADMIT, 0), (Do.RESET, 1)])
+@example("hold", [(GOVERNED, 3), (Do.ADMIT, 0), (Do.EOF, 3)])
+@example("hold", [(GOVERNED, 3), (Do.EOF, 0), (Do.ADMIT, 0)])
+@example("hold", [(GOVERNED, 3), (Do.TAKE_OVER, 0), (Do.RESET, 0)])
+@example("admit", [(GOVERNED, 3), (HEAD, 3), (Do.RESET, 1)])
+@example("admit", [(GOVERNED, 0), (Do.RESET, 0)])
+@given(st.sampled_from(["hold", "hold", "admit", "shed"]), STEPS)
+def test_any_single_stream_ends_cleanly(first: str, steps: list[Step]) -> None:
+    asyncio.run(play(first, steps, single=True))

@@ -11,7 +11,8 @@ from aiohttp import web
 
 
 class EchoUpstream:
-    """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo."""
+    """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo; `/half` is
+    a stream that stops after its first chunk until `finish` is set."""
 
     def __init__(self) -> None:
         self.finish = asyncio.Event()
@@ -23,7 +24,7 @@ class EchoUpstream:
             return await self._echo(request)
         if request.path == "/slow":
             await self.finish.wait()
-        if request.path == "/stream":
+        if request.path in ("/stream", "/half"):
             return await self._stream(request)
         body = await request.read()
         return web.json_response(
@@ -36,6 +37,8 @@ class EchoUpstream:
         await response.prepare(request)
         for _ in range(3):
             await response.write(b"data: {}\n\n")
+            if request.path == "/half":
+                await self.finish.wait()
         await response.write_eof()
         return response
 

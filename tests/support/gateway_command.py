@@ -53,9 +53,9 @@ class GatewayCommand:
     async def until_policy_pids(self, count: int) -> list[int]:
         """Waits until there are `count` policy servers."""
         async with asyncio.timeout(READY_WITHIN_S):
-            while len(self.policy_pids()) != count:
+            while len(pids := self.policy_pids()) != count:
                 await asyncio.sleep(0.02)
-        return self.policy_pids()
+        return pids
 
 
 def command_line(directory: Path, where: dict[str, int], *more: str) -> list[str]:

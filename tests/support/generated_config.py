@@ -17,9 +17,12 @@ UPSTREAM = "http://127.0.0.1:8000"
 
 def generated() -> dict[str, str]:
     """File name → content, from the defaults."""
+    defaults = load_config(None, {})
     return {
-        "bootstrap-gate.yaml": render(load_config(None, {}), [UPSTREAM], "closed"),
-        "bootstrap-gate-open.yaml": render(load_config(None, {}), [UPSTREAM], "open"),
+        "bootstrap-gate.yaml": render(defaults, [UPSTREAM], "closed"),
+        "bootstrap-gate-open.yaml": render(defaults, [UPSTREAM], "open"),
+        "bootstrap-authz.yaml": render(defaults, [UPSTREAM], "closed", "authz"),
+        "bootstrap-stream.yaml": render(defaults, [UPSTREAM], "closed", "stream"),
     }
 
 

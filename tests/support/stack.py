@@ -55,10 +55,10 @@ class Stack:
         """Where clients go."""
         return f"http://127.0.0.1:{self.where['gateway']}"
 
-    async def start_policy(self) -> None:
+    async def start_policy(self, *arguments: str) -> None:
         """Start the policy server and wait until it is ready."""
         log = self.directory / "policy.log"
-        self.policy = await start("serve", "--config", str(self.config), log=log)
+        self.policy = await start("serve", "--config", str(self.config), *arguments, log=log)
         await wait_http_ok(f"http://127.0.0.1:{self.where['http']}/readyz", self.policy)
 
     async def start_backend(self, *arguments: str) -> None:

@@ -137,10 +137,10 @@ def test_what_is_governed(headers: dict[str, str], governed: bool) -> None:
     assert (found.request is not None) == governed
 
 
-def test_an_upgrade_takes_a_seat_and_is_marked() -> None:
-    assert classified({"upgrade": "websocket"}).upgrade
-    assert classified({":method": "CONNECT", ":path": ""}).upgrade
-    assert not classified().upgrade
+def test_an_upgrade_takes_a_seat_and_is_never_observed() -> None:
+    assert not request({"upgrade": "websocket"}).observable
+    assert not request({":method": "CONNECT", ":path": ""}).observable
+    assert request().observable
     assert not request({"upgrade": "websocket"}, body=BodyFacts(stream=True)).streamed
 
 

@@ -10,18 +10,18 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
 )
 
 from policy_server.adapters.answers import Dialect, shed_answer
+from policy_server.adapters.desk import Go, Words
 from policy_server.adapters.ext_proc_messages import (
-    Go,
-    GoAnswers,
+    GateEncoder,
+    StreamEncoder,
+    answer_head,
     empty_answer,
     facts_of,
     parse,
-    passed,
-    refusal,
 )
 from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
 from policy_server.core.request import Priority, Request
-from tests.support.ext_proc_messages import request_headers
+from tests.support.ext_proc_messages import request_headers, response_headers
 from tests.support.fake_gate import shed
 
 
@@ -95,8 +95,8 @@ def test_route_and_cluster_are_read_when_a_pool_asks() -> None:
 
 
 def test_an_admission_sets_headers_and_metadata() -> None:
-    answers = GoAnswers(frozenset({"llm"}))
-    told = read(answers.of(Go("llm", Priority.P0, observe=True, wait_ms=12)))
+    words = GateEncoder()
+    told = read(words.admitted(Go("llm", Priority.P0, observe=True, ask_load=True, wait_ms=12)))
     common = told.request_headers.response
     assert headers_set(common) == {
         "x-policy-observe": b"1",
@@ -104,27 +104,49 @@ def test_an_admission_sets_headers_and_metadata() -> None:
     }
     assert all(h.append_action == 2 for h in common.header_mutation.set_headers)
     assert told.dynamic_metadata["policy"] == {"queue_wait_ms": 12, "class": "P0", "pool": "llm"}
-    other = read(answers.of(Go("web", Priority.P1, observe=False)))
+    other = read(words.admitted(Go("web", Priority.P1)))
     assert headers_set(other.request_headers.response) == {"x-policy-observe": b"0"}
     assert other.dynamic_metadata["policy"]["queue_wait_ms"] == 0
 
 
 def test_common_admissions_are_built_once() -> None:
-    answers = GoAnswers(frozenset())
-    go = Go("p", Priority.P1, observe=False)
-    assert answers.of(go) is answers.of(go)
-    assert answers.of(go) != answers.of(Go("p", Priority.P1, observe=True))
+    words = Words(GateEncoder())
+    go = Go("p", Priority.P1)
+    assert words.admitted(go) is words.admitted(go)
+    assert words.admitted(go) != words.admitted(Go("p", Priority.P1, observe=True))
+
+
+def test_a_single_stream_asks_to_be_kept_to_the_end() -> None:
+    told = read(StreamEncoder().admitted(Go("p", Priority.P1)))
+    assert told.HasField("request_headers")
+    modes = told.mode_override
+    assert (modes.response_header_mode, modes.response_trailer_mode) == (1, 1)
+    assert (modes.request_body_mode, modes.response_body_mode) == (0, 0)
+    assert not read(StreamEncoder().passed()).HasField("mode_override")
+
+
+def test_the_head_of_an_answer() -> None:
+    message = response_headers("429", observed=False)
+    message.response_headers.headers.headers.add(key="x-aqueduct-rps", raw_value=b"5")
+    message.attributes["envoy.filters.http.ext_proc"].update(
+        {"response.code_details": "via_upstream", "upstream.address": "10.0.0.1:8000"}
+    )
+    head = answer_head(message)
+    assert (head.status, head.headers) == (429, {"x-aqueduct-rps": "5"})
+    assert (head.details, head.upstream) == ("via_upstream", "10.0.0.1:8000")
+    bare = answer_head(response_headers("nonsense", observed=False))
+    assert (bare.status, bare.details, bare.upstream) == (0, "", "")
 
 
 def test_what_is_not_governed_goes_on_unobserved() -> None:
-    told = read(passed())
+    told = read(GateEncoder().passed())
     assert headers_set(told.request_headers.response) == {"x-policy-observe": b"0"}
     assert not told.HasField("dynamic_metadata")
 
 
 def test_a_refusal_is_an_immediate_response() -> None:
     answer = shed_answer(shed(Request("u", "p", Priority.P1, 0, 1)), Dialect.GRPC)
-    told = read(refusal(answer)).immediate_response
+    told = read(GateEncoder().refused(answer)).immediate_response
     assert told.status.code == 429
     assert told.grpc_status.status == 8
     assert told.details == "policy_room_full"

@@ -1,0 +1,273 @@
+"""The desk: what all wirings share, from the facts about a request to the words of its answer.
+
+A wiring (the ext_proc gate, the single stream, ext_authz) reads its messages into `Facts`, brings
+an `Encoder` for the answers, and has its own way to notice that a client is gone. Deciding,
+waiting, giving back and handing back are the same for all of them and happen here:
+
+    decided at once          `Verdict`: the answer, and the lease that it grants
+    waits                    `Held`; `wait` returns the decision when the driver makes it
+    gone while it waits      its place is given up
+    gone, already admitted   the lease that it never heard of is given back
+    closing                  nothing: the place stays in the journal, Envoy re-sends the request
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import NamedTuple, NoReturn, Protocol
+
+import grpc
+
+from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answers, shed_answer
+from policy_server.adapters.classify import Classified, Facts, Now, classify
+from policy_server.adapters.ports import Gate
+from policy_server.adapters.rules import ClassifyRules
+from policy_server.adapters.streams import Context, end
+from policy_server.core.events import Admitted, Shed
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Priority
+from policy_server.driver import Hold
+
+NODE_KEY = "x-policy-node"
+HANDBACK_BATCH = 256
+"""Holds handed back between two turns of the loop, so that a shutdown is no flood."""
+GONE = grpc.StatusCode.ABORTED
+"""Nobody waits for this call any more. It must be a status that Envoy's retry policy does not
+name: a stream that Envoy has half-closed is still sent again on `cancelled` or `unavailable`, as
+a request whose client has left."""
+
+
+class Go(NamedTuple):
+    """An admission as the client's side sees it. `ask_load`: the engine shall say how it is."""
+
+    pool: str
+    priority: Priority
+    observe: bool = False
+    ask_load: bool = False
+    wait_ms: int = 0
+
+
+class Encoder(Protocol):
+    """One wiring's serialized answers."""
+
+    def passed(self) -> bytes:
+        """Go on, ungoverned: no lease."""
+        ...
+
+    def refused(self, answer: HttpAnswer) -> bytes:
+        """Envoy shall answer the client with this."""
+        ...
+
+    def admitted(self, go: Go) -> bytes:
+        """Go on, with a lease."""
+        ...
+
+
+class Words:
+    """The answers of one wiring. Those without a wait are few, so each is encoded once."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.passed = encoder.passed()
+        self.refused = encoder.refused
+        self._encode = encoder.admitted
+        self._ready: dict[Go, bytes] = {}
+        self._overloaded = {
+            dialect: cycle([encoder.refused(answer) for answer in overloaded_answers(dialect)])
+            for dialect in Dialect
+        }
+
+    def admitted(self, go: Go) -> bytes:
+        """The answer that lets the request go."""
+        if go.wait_ms:
+            return self._encode(go)
+        answer = self._ready.get(go)
+        if answer is None:
+            answer = self._ready[go] = self._encode(go)
+        return answer
+
+    def overloaded(self, dialect: Dialect) -> bytes:
+        """The constant refusal, with the next of a few waits."""
+        return next(self._overloaded[dialect])
+
+
+class Verdict(NamedTuple):
+    """An answer. `lease` is the uid of the lease that it grants, "" when it grants none."""
+
+    answer: bytes
+    lease: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a waiting call still needs; its message is gone by then."""
+
+    uid: str
+    hold: Hold
+    dialect: Dialect
+
+
+@dataclass(slots=True)
+class Hooks:
+    """Where telemetry listens.
+
+    decided      gets the seconds that one decision took, holds excluded
+    request_ids  uid → x-request-id of what is being decided or held now, for the logs
+    """
+
+    decided: Callable[[float], None] | None = None
+    request_ids: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class DeskCounts:
+    """Calls that did not go the usual way."""
+
+    strangers: int = 0  # governed, without a usable identity
+    broken: int = 0  # bytes that are no message, or a kind that is not known
+    odd_starts: int = 0  # began with something other than request_headers
+    overloaded: int = 0  # got the constant answer
+
+
+class Desk:
+    """Decides for all wirings. `rules` may be replaced at any time with `use`."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        rules: ClassifyRules,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+        hooks: Hooks | None = None,
+    ) -> None:
+        self.counts = DeskCounts()
+        self.gate = gate
+        self.rules = rules
+        self.clock = clock
+        self._wall_clock = wall_clock
+        self._hooks = hooks or Hooks()
+        self._holds: set[asyncio.Future[Admitted | Shed]] = set()
+
+    def use(self, rules: ClassifyRules) -> None:
+        """Classify new arrivals by these rules."""
+        self.rules = rules
+
+    @property
+    def holding(self) -> int:
+        """Calls that wait for their decision now."""
+        return len(self._holds)
+
+    def decide(self, facts: Facts, began: float, words: Words) -> Verdict | Held:
+        """Decide on a request whose message came in at `began` (monotonic seconds)."""
+        seen = classify(facts, self.rules, Now(began, self._wall_clock()))
+        verdict = self._ask(seen, words)
+        if self._hooks.decided is not None:
+            self._hooks.decided(self.clock() - began)
+        return verdict
+
+    def _ask(self, seen: Classified, words: Words) -> Verdict | Held:
+        gate, request = self.gate, seen.request
+        if request is None:
+            gate.count(seen.pool, seen.priority, Outcome.PASSED)
+            return Verdict(words.passed)
+        if seen.priority is not Priority.P0 and gate.lagging():
+            self.counts.overloaded += 1
+            gate.count(seen.pool, seen.priority, Outcome.SHED)
+            return Verdict(words.overloaded(seen.dialect))
+        self.counts.strangers += seen.stranger
+        names = self._hooks.request_ids
+        names[request.uid] = seen.request_id
+        decision = gate.submit(request)
+        if isinstance(decision, Hold):
+            return Held(request.uid, decision, seen.dialect)
+        names.pop(request.uid, None)
+        return self.tell(decision, seen.dialect, words)
+
+    def tell(self, decision: Admitted | Shed, dialect: Dialect, words: Words) -> Verdict:
+        """The decision in the words of a wiring."""
+        if isinstance(decision, Shed):
+            return Verdict(words.refused(shed_answer(decision, dialect)))
+        request = decision.request
+        go = Go(
+            request.pool,
+            request.priority,
+            decision.observe and request.observable,
+            request.pool in self.rules.orca_pools,
+            round(decision.wait_s * 1000),
+        )
+        return Verdict(words.admitted(go), request.uid)
+
+    # -- waiting --------------------------------------------------------------------------------
+
+    async def wait(self, held: Held) -> Admitted | Shed | None:
+        """The decision; None when the hold was given up or handed back meanwhile.
+
+        A call that dies while it waits gives back what it had and raises CancelledError;
+        SupersededError means that a newer call of the same request has taken over.
+        """
+        future = held.hold.future
+        self._holds.add(future)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if _cancelled_from_outside():
+                self.gone(held.hold)
+                raise
+            return None
+        finally:
+            self._holds.discard(future)
+            self._hooks.request_ids.pop(held.uid, None)
+
+    def give_up(self, hold: Hold) -> None:
+        """The client of a call that waits is gone: end its wait."""
+        if not hold.future.done() and not self.gate.closing.is_set():
+            try:
+                self.gate.leave(hold)
+            finally:
+                hold.future.cancel()
+
+    def gone(self, hold: Hold) -> None:
+        """Give back what the client, now gone, had: its place, or a lease it never heard of."""
+        future = hold.future
+        if future.cancelled() or not future.done():
+            if not self.gate.closing.is_set():
+                self.gate.leave(hold)
+        elif future.exception() is None and isinstance(future.result(), Admitted):
+            self.gate.never_sent(future.result().request.uid)
+
+    # -- closing --------------------------------------------------------------------------------
+
+    async def hand_back_holds(self) -> None:
+        """Wait for `closing`, then give every hold back to Envoy, in batches. Run as a task."""
+        await self.gate.closing.wait()
+        while self._holds:
+            for future in list(self._holds)[:HANDBACK_BATCH]:
+                self._holds.discard(future)
+                future.cancel()
+            await asyncio.sleep(0)
+
+    async def dismiss(self, context: Context) -> NoReturn:
+        """End a call whose hold ended without a decision."""
+        if self.gate.closing.is_set():
+            await hand_back(context)
+        await end(context, GONE, "the client left while it waited")
+
+
+async def hand_back(context: Context) -> NoReturn:
+    """End a call so that Envoy sends its request again."""
+    await end(context, grpc.StatusCode.UNAVAILABLE, "shutting down; send it again")
+
+
+async def taken_over(context: Context) -> NoReturn:
+    """End a call whose request a newer one carries on."""
+    await end(context, GONE, "a newer stream took this request over")
+
+
+def _cancelled_from_outside() -> bool:
+    """Whether the task itself was cancelled (the call is dead), not only the awaited future."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,233 @@
+"""The single-stream wiring: one ext_proc stream from the request headers to the end of the answer.
+
+Where the gate's stream ends with its answer and the access log tells the rest, this one stays
+open: Envoy shows the response headers and closes the stream when the answer is over, so it needs
+nothing else, and a lease ends in the moment in which its answer does. The price: a stream that
+breaks breaks its answer. When the policy server dies, a fail-closed Envoy cuts what is in flight.
+
+Life of a stream:
+
+    refused, passed          answered; the stream ends with it
+    waits                    as with the gate: EOF or a local reply gives the place up
+    admitted                 the lease is this stream's: whatever ends the stream ends the lease
+      response headers       status, time to the first byte, load report
+      EOF, trailers          the end: as the status says; without headers, the client is gone
+    the server stops         waiting: handed back. Admitted: the stream ends with OK, which Envoy
+                             takes for "no more to say", and the answer goes on without us
+
+An open stream is the sign of life of its lease (`beat`), as the log's heartbeats are elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import grpc
+
+from policy_server.adapters.desk import NODE_KEY, Desk, Held, Verdict, Words, taken_over
+from policy_server.adapters.ext_proc import Observer, opening
+from policy_server.adapters.ext_proc_messages import (
+    AnswerHead,
+    StreamEncoder,
+    answer_head,
+    empty_answer,
+    facts_of,
+    parse,
+)
+from policy_server.adapters.ports import ReportReader
+from policy_server.adapters.protos import ProcessingRequest
+from policy_server.adapters.streams import Context, metadata_value, read
+from policy_server.core.samples import Completion
+from policy_server.driver import Hold, SupersededError
+
+WIRING_KEY = "x-policy-wiring"
+"""Set by Envoys that run the observer beside the stream; see `envoy_config.stream`."""
+BEAT_S = 5.0
+FAILED_FROM = 500
+
+Listener = asyncio.Task[ProcessingRequest | None]
+
+
+class _Call(NamedTuple):
+    """A stream and what its Envoy says of itself."""
+
+    context: Context
+    node: str
+
+
+@dataclass(slots=True, eq=False)
+class _Lease:
+    """An admitted request on its stream. `over` ends the stream; times are monotonic."""
+
+    uid: str
+    call: _Call
+    sent_at: float
+    over: asyncio.Future[None]
+    head: AnswerHead | None = None
+    head_at: float = 0.0
+
+
+class SingleStream:
+    """The `ExternalProcessor` service of the single-stream wiring."""
+
+    def __init__(self, desk: Desk, observer: Observer, read_report: ReportReader) -> None:
+        self._desk = desk
+        self._observer = observer
+        self._read_report = read_report
+        self._words = Words(StreamEncoder())
+        self._leases: set[_Lease] = set()
+
+    async def process(self, _messages: object, context: Context) -> None:
+        """One stream, from the request headers to the end of the answer."""
+        message, kind = await opening(self._desk, context)
+        if message.observability_mode:
+            await self._observer.follow(message, context)
+            return
+        if kind != "request_headers":
+            self._desk.counts.odd_starts += 1
+            await _say(context, empty_answer(kind))
+            return
+        call = _Call(context, metadata_value(context, NODE_KEY))
+        verdict = self._decide(message, call)
+        del message
+        if isinstance(verdict, Held):
+            await self._wait(verdict, call)
+        elif not verdict.lease:
+            await _say(context, verdict.answer)
+        else:
+            await self._carry(verdict, call, None)
+
+    def _decide(self, message: ProcessingRequest, call: _Call) -> Verdict | Held:
+        desk = self._desk
+        began = desk.clock()
+        observable = bool(metadata_value(call.context, WIRING_KEY))
+        facts = facts_of(message, desk.rules, call.node, observable)
+        return desk.decide(facts, began, self._words)
+
+    async def _wait(self, held: Held, call: _Call) -> None:
+        """Hold the stream until the driver decides or the client is gone."""
+        desk = self._desk
+        listener = asyncio.create_task(self._listen(held.hold, call.context))
+        try:
+            decision = await desk.wait(held)
+        except SupersededError:
+            await taken_over(call.context)
+        if listener.done():
+            desk.gone(held.hold)
+            if listener.result() is not None:  # Envoy answers the client itself
+                await _say(call.context, empty_answer("response_headers"))
+                return
+        elif decision is not None:
+            verdict = desk.tell(decision, held.dialect, self._words)
+            if verdict.lease:
+                await self._carry(verdict, call, listener)
+            else:
+                await _say(call.context, verdict.answer)
+            return
+        await desk.dismiss(call.context)
+
+    async def _listen(self, hold: Hold | None, context: Context) -> ProcessingRequest | None:
+        """The next response_headers, None at EOF: either of them ends a wait."""
+        found = None
+        while found is None and (raw := await read(context)) is not None:
+            message = parse(raw)
+            if message is not None and message.HasField("response_headers"):
+                found = message
+        if hold is not None:
+            self._desk.give_up(hold)
+        return found
+
+    # -- an answer under way ----------------------------------------------------------------------
+
+    async def _carry(self, verdict: Verdict, call: _Call, listener: Listener | None) -> None:
+        """Tell the admission and stay with the request until it is over."""
+        gate = self._desk.gate
+        try:
+            await call.context.write(verdict.answer)
+        except (asyncio.CancelledError, grpc.aio.BaseError):
+            gate.never_sent(verdict.lease)
+            raise
+        over = asyncio.get_running_loop().create_future()
+        lease = _Lease(verdict.lease, call, self._desk.clock(), over)
+        self._leases.add(lease)
+        # The reader is a task of its own: a read can't be cancelled without ending the call.
+        reader = asyncio.create_task(self._read_answer(lease, listener))
+        try:
+            await over
+        finally:
+            self._leases.discard(lease)
+            if not over.done() or over.cancelled():  # the call died under us
+                self._complete(lease)
+        del reader
+
+    async def _read_answer(self, lease: _Lease, listener: Listener | None) -> None:
+        """Read to the end of the stream, then give the lease back."""
+        context = lease.call.context
+        message = await (listener or self._listen(None, context))
+        while message is not None:
+            kind = message.WhichOneof("request")
+            if kind == "response_headers":
+                self._take_head(lease, message)
+            if kind is not None and not await _say(context, empty_answer(kind)):
+                break
+            if kind == "response_trailers" or message.response_headers.end_of_stream:
+                break
+            raw = await read(context)
+            message = parse(raw) if raw is not None else None
+        if not lease.over.done():
+            self._complete(lease)
+            lease.over.set_result(None)
+
+    def _take_head(self, lease: _Lease, message: ProcessingRequest) -> None:
+        lease.head, lease.head_at = answer_head(message), self._desk.clock()
+        report = self._read_report(lease.head.headers)
+        if report is not None:
+            self._desk.gate.load_report_for(lease.uid, lease.head.upstream, report)
+
+    def _complete(self, lease: _Lease) -> None:
+        self._desk.gate.complete(lease.uid, self._completion(lease))
+
+    def _completion(self, lease: _Lease) -> Completion:
+        """How the answer ended, as far as its headers tell.
+
+        Envoy closes the stream of an answer that is complete as it closes the stream of one whose
+        client left half-way, so the latter counts as complete; the slot is free in both cases.
+        """
+        head = lease.head
+        if head is None:
+            return Completion(0, client_gone=True)
+        local = head.details != "" and not head.details.startswith("via_upstream")
+        if local and head.status < FAILED_FROM:  # Envoy's own word; no model server was asked
+            return Completion(0, reached_upstream=False)
+        return Completion(
+            head.status,
+            first_byte_s=lease.head_at - lease.sent_at,
+            last_byte_s=self._desk.clock() - lease.sent_at,
+        )
+
+    # -- signs of life, and the end ---------------------------------------------------------------
+
+    async def beat(self) -> None:
+        """Keep the leases of open streams alive. Run as a task."""
+        while True:
+            await asyncio.sleep(BEAT_S)
+            for lease in list(self._leases):
+                self._desk.gate.heartbeat(lease.uid, lease.call.node)
+
+    def let_go(self) -> None:
+        """Before the server stops: end the streams of admitted requests with OK, so that their
+        answers go on without us."""
+        for lease in list(self._leases):
+            if not lease.over.done():
+                lease.over.set_result(None)
+
+
+async def _say(context: Context, answer: bytes) -> bool:
+    """Write, quietly when the call is dead already; whether it was written."""
+    with contextlib.suppress(grpc.aio.BaseError):
+        await context.write(answer)
+        return True
+    return False

@@ -1,0 +1,186 @@
+"""One running stack per wiring, shared by all cases; the stacks differ in nothing else.
+
+A policy server with one slot, an echoing model server, and five Envoys:
+
+    near     the usual one: fail-closed, HTTP model server
+    other    a second one of the same kind
+    grpc     fail-closed, gRPC model server (h2c)
+    open     fail-open
+    hasty    fail-closed, but it gives an outage up at once; its model server is down
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc
+import pytest
+import pytest_asyncio
+
+from policy_server.envoy_config.options import Wiring
+from tests.support.echo_upstream import EchoUpstream, running_upstream
+from tests.support.envoy_process import free_ports, running_envoy
+from tests.support.stack import Process, Stack, stop
+from tests.support.wired import bootstrap_for, http_filter, ports
+
+WIRINGS: tuple[Wiring, ...] = ("gate", "authz", "stream")
+CONFIG = {
+    "pools": [{"name": "default", "limit": {"algorithm": "fixed", "initial": 1}}],
+    "classes": {name: {"max_wait_s": 60} for name in ("P0", "P1", "P2")},
+}
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class Answer:
+    """What a client got. `broken`: the connection ended before the body did."""
+
+    status: int
+    headers: Any
+    body: bytes
+    broken: bool = False
+
+    @property
+    def document(self) -> Any:
+        """The JSON body."""
+        return json.loads(self.body)
+
+
+@dataclass
+class Envoy:
+    """One Envoy and where clients reach it."""
+
+    process: Process
+    url: str
+
+
+@dataclass
+class Live(Stack):
+    """The running stack. `echo` is the model server."""
+
+    wiring: Wiring = "gate"
+    echo: EchoUpstream = field(default_factory=EchoUpstream)
+    envoys: dict[str, Envoy] = field(default_factory=dict)
+
+    @property
+    def survives(self) -> bool:
+        """Whether an answer in flight does not depend on the policy server."""
+        return self.wiring != "stream"
+
+    def url_of(self, path: str, via: str = "near") -> str:
+        """A path at one of the Envoys."""
+        return self.envoys[via].url + path
+
+    async def post(self, path: str = CHAT, via: str = "near", **more: Any) -> Answer:
+        """One POST, read for as long as anything comes."""
+        body = b""
+        async with self.client.post(self.url_of(path, via), **more) as answer:
+            try:
+                async for chunk in answer.content.iter_any():
+                    body += chunk
+            except aiohttp.ClientError:
+                return Answer(answer.status, answer.headers, body, broken=True)
+            return Answer(answer.status, answer.headers, body)
+
+    def start_post(self, *arguments: Any, **more: Any) -> asyncio.Task[Answer]:
+        """The same, in the background."""
+        return asyncio.create_task(self.post(*arguments, **more))
+
+    async def busy(self, path: str = "/slow", via: str = "near") -> asyncio.Task[Answer]:
+        """Take the one slot until the model server's `finish`."""
+        before = len(self.echo.requests)
+        task = self.start_post(path, via)
+        await self.until(waiting=0, inflight=1)
+        async with asyncio.timeout(10):
+            while len(self.echo.requests) == before:  # noqa: ASYNC110 (another thread of events)
+                await asyncio.sleep(0.005)
+        return task
+
+    async def kill_policy(self) -> None:
+        """As a crash does."""
+        await stop(self.policy)
+
+
+@contextlib.asynccontextmanager
+async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
+    """The stack for one wiring."""
+    where = ports()
+    server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
+    config = directory / "config.yaml"
+    config.write_text(json.dumps({"server": server, **CONFIG}))
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    timeout = aiohttp.ClientTimeout(total=60)
+    async with contextlib.AsyncExitStack() as cleanup:
+        client = aiohttp.ClientSession(connector=connector, timeout=timeout)
+        client = await cleanup.enter_async_context(client)
+        echo = await cleanup.enter_async_context(running_upstream(where["upstream"]))
+        live = Live(directory, where, config, client, wiring, echo)
+        grpc_port = await cleanup.enter_async_context(_grpc_echo())
+        await live.start_policy()
+        cleanup.push_async_callback(lambda: stop(live.policy))
+        for name, options in {
+            "near": {},
+            "other": {},
+            "grpc": {"upstream": f"h2c://127.0.0.1:{grpc_port}"},
+            "open": {"on_outage": "open"},
+            "hasty": {"upstream": "http://127.0.0.1:9"},
+        }.items():
+            own = dict(zip(("gateway", "admin"), free_ports(2), strict=True))
+            bootstrap = bootstrap_for(
+                {**where, **own}, config, wiring=wiring, node_id=name, **options
+            )
+            if name == "hasty":
+                retry = http_filter(bootstrap, "policy.gate")["grpc_service"]["retry_policy"]
+                retry["num_retries"] = 1
+            (directory / name).mkdir()
+            process = await cleanup.enter_async_context(running_envoy(bootstrap, directory / name))
+            live.envoys[name] = Envoy(process, f"http://127.0.0.1:{own['gateway']}")
+        live.envoy = live.envoys["near"].process
+        yield live
+
+
+@contextlib.asynccontextmanager
+async def _grpc_echo() -> AsyncIterator[int]:
+    """A gRPC model server; its port."""
+
+    async def echo(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
+        return request
+
+    server = grpc.aio.server()
+    handler = grpc.unary_unary_rpc_method_handler(echo)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"Do": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        yield port
+    finally:
+        await server.stop(0)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=WIRINGS)
+async def stack(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Live]:
+    """Everything running in one wiring."""
+    directory = tmp_path_factory.mktemp(request.param)
+    async with running_live(request.param, directory) as live:
+        yield live
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def live(stack: Live) -> AsyncIterator[Live]:
+    """The stack, at rest before and after the case."""
+    yield stack
+    print((stack.directory / "policy.log").read_text()[-4000:])
+    stack.echo.finish.set()
+    if stack.policy.returncode is not None:
+        await stack.start_policy()
+    await stack.until(waiting=0, inflight=0)
+    stack.echo.finish.clear()

@@ -1,0 +1,122 @@
+"""Admit, hold, refuse: the same answers whatever the wiring."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from tests.e2e.contract.conftest import CHAT, Live
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+NOW = {"prefer": "wait=0"}
+
+
+async def test_a_request_goes_at_once_and_gives_its_slot_back(live: Live) -> None:
+    answer = await live.post(json={"model": "m"}, headers={"x-request-priority": "P0"})
+    assert answer.status == 200
+    assert (answer.headers["x-policy-class"], answer.headers["x-queue-wait-ms"]) == ("P0", "0")
+    assert not [name for name in answer.document["headers"] if name.lower().startswith("x-policy")]
+    await live.until(waiting=0, inflight=0)
+
+
+async def test_what_is_not_governed_passes(live: Live) -> None:
+    first = await live.busy()
+    async with live.client.get(live.url_of("/v1/models")) as answer:
+        assert answer.status == 200
+        assert "x-policy-class" not in answer.headers
+    live.echo.finish.set()
+    assert (await first).status == 200
+
+
+async def test_those_who_wait_go_one_after_another(live: Live) -> None:
+    first = await live.busy()
+    held = [live.start_post(headers={"x-request-id": "one-agent"}) for _ in range(5)]
+    await live.until(waiting=5, inflight=1)
+    live.echo.finish.set()
+    answers = [await task for task in (first, *held)]
+    assert {answer.status for answer in answers} == {200}
+    assert all(int(answer.headers["x-queue-wait-ms"]) > 0 for answer in answers[1:])
+
+
+async def test_the_more_important_goes_first(live: Live) -> None:
+    first = await live.busy()
+    low = live.start_post(headers={"x-request-priority": "2"})
+    await live.until(waiting=1)
+    high = live.start_post(headers={"x-request-priority": "0"})
+    await live.until(waiting=2)
+    live.echo.finish.set()
+    await asyncio.gather(first, low, high)
+    waits = {task.result().headers["x-policy-class"]: task.result() for task in (low, high)}
+    order = [r.headers.get("x-request-priority") for r in live.echo.requests[-2:]]
+    assert order == ["0", "2"]
+    assert set(waits) == {"P0", "P2"}
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/messages"])
+async def test_a_refusal_is_a_429_in_the_clients_own_words(live: Live, path: str) -> None:
+    first = await live.busy()
+    answer = await live.post(path, json={"model": "m"}, headers=NOW)
+    assert answer.status == 429
+    headers = answer.headers
+    assert headers["x-policy-reason"] == "predicted_wait"
+    assert 1 <= int(headers["retry-after"]) <= 55
+    assert int(headers["retry-after"]) == -(-int(headers["retry-after-ms"]) // 1000)
+    assert headers["x-envoy-ratelimited"] == "true"
+    assert headers.getall("content-type") == ["application/json"]
+    assert answer.document["error"]["type"] == "rate_limit_error"
+    assert (answer.document["type"] == "error") == (path == "/v1/messages")
+    live.echo.finish.set()
+    await first
+
+
+async def test_a_grpc_caller_is_refused_with_a_grpc_status(live: Live) -> None:
+    first = await live.busy()
+    call = grpc_call(live)(b"x", metadata=[("prefer", "wait=0")])
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await call
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert "try again" in str(refused.value.details())
+    initial: Any = await call.initial_metadata()
+    trailing: Any = await call.trailing_metadata()
+    assert "grpc-retry-pushback-ms" in {key for key, _ in (*initial, *trailing)}
+    live.echo.finish.set()
+    await first
+
+
+async def test_a_grpc_caller_waits_and_is_answered(live: Live) -> None:
+    first = await live.busy()
+    call = asyncio.create_task(_awaited(grpc_call(live)(b"hello")))
+    await live.until(waiting=1, inflight=1)
+    live.echo.finish.set()
+    assert await call == b"hello"
+    await first
+
+
+async def test_two_envoys_share_one_room(live: Live) -> None:
+    first = await live.busy(via="other")
+    held = live.start_post(via="near")
+    await live.until(waiting=1, inflight=1)
+    live.echo.finish.set()
+    assert ((await first).status, (await held).status) == (200, 200)
+
+
+async def test_a_model_server_that_is_down_is_a_503_and_costs_no_slot(live: Live) -> None:
+    for _ in range(2):
+        answer = await live.post(via="hasty")
+        assert answer.status == 503
+        assert "x-policy-reason" not in answer.headers
+        await live.until(waiting=0, inflight=0)
+
+
+def grpc_call(live: Live) -> grpc.aio.UnaryUnaryMultiCallable:
+    """The method of the gRPC model server, through Envoy."""
+    channel = grpc.aio.insecure_channel(live.envoys["grpc"].url.removeprefix("http://"))
+    return channel.unary_unary("/t.T/Do")
+
+
+async def _awaited(call: grpc.aio.UnaryUnaryCall) -> bytes:
+    answer: bytes = await call
+    return answer

@@ -1,0 +1,30 @@
+"""All the services of the gRPC port around a gate, as `app` builds them."""
+
+from __future__ import annotations
+
+from policy_server.adapters.access_log import AccessLog
+from policy_server.adapters.desk import Desk
+from policy_server.adapters.ext_authz import ExtAuthz
+from policy_server.adapters.ext_proc import ExtProc
+from policy_server.adapters.ext_proc_stream import SingleStream
+from policy_server.adapters.grpc_server import Services
+from policy_server.adapters.observer import AnswerObserver
+from policy_server.adapters.ports import Gate
+from policy_server.adapters.rules import ClassifyRules
+from policy_server.signals.observer import parser_for
+from policy_server.signals.orca import read_report
+
+
+def services_of(
+    gate: Gate, rules: ClassifyRules | None = None, *, streams_by_default: bool = False
+) -> tuple[Desk, Services]:
+    """The desk and the services in front of it."""
+    desk = Desk(gate, rules or ClassifyRules())
+    observer = AnswerObserver(gate, parser_for)
+    return desk, Services(
+        gate=ExtProc(desk, observer),
+        stream=SingleStream(desk, observer, read_report),
+        authz=ExtAuthz(desk),
+        access_log=AccessLog(gate, read_report),
+        streams_by_default=streams_by_default,
+    )
