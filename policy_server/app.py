@@ -36,7 +36,7 @@ from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
 from policy_server.core.admission import Admission
-from policy_server.core.outcome import Outcome
+from policy_server.core.outcome import Outcome, ReportOutcome
 from policy_server.core.request import Priority
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
@@ -44,12 +44,13 @@ from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
+from policy_server.signals.scrape import Page, Scraper, spread
 from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import configure_logging, get_logger
 from policy_server.telemetry.metrics import Metrics
 from policy_server.telemetry.status import status_document
-from policy_server.telemetry.views import ServerView
+from policy_server.telemetry.views import NO_SCRAPE_YET, ScrapeView, ServerView
 from policy_server.views import Views
 
 Mode = Literal["gateway", "serve"]
@@ -75,7 +76,8 @@ class PolicyServer:
         self._log = get_logger()
         self.admission = Admission(to_pool_params(config), random.Random())
         self.driver = Driver(self.admission, MemoryJournal(), time.monotonic, loop)
-        self._views = Views(self.admission)
+        self._scraper = Scraper(self.driver, self._count_report, self._log_report)
+        self._views = Views(self.admission, self._scrapes)
         self.metrics = Metrics(
             __version__,
             [p.name for p in config.pools],
@@ -90,9 +92,10 @@ class PolicyServer:
         for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
             self.driver.listen(listener)
         self.driver.on_count = self._count
+        self.driver.on_report = self._count_report
 
     def _build_services(self) -> Services:
-        observer = AnswerObserver(self.driver, parser_for)
+        observer = AnswerObserver(self.driver, parser_for, read_report)
         return Services(
             gate=ExtProc(self.desk, observer),
             stream=SingleStream(self.desk, observer, read_report),
@@ -117,6 +120,22 @@ class PolicyServer:
         else:
             self.metrics.count(outcome, pool, priority)
 
+    def _count_report(self, pool: str, outcome: ReportOutcome) -> None:
+        self.metrics.count_report(pool, outcome)
+
+    def _log_report(self, page: Page, outcome: ReportOutcome) -> None:
+        good = outcome is ReportOutcome.USED
+        say = self._log.info if good else self._log.warning
+        say("load_reports", pool=page.pool, path=page.source, state=outcome.value)
+
+    def _scrapes(self, pool: str, now: float) -> list[ScrapeView]:
+        return [
+            ScrapeView(source, NO_SCRAPE_YET)
+            if last is None
+            else ScrapeView(source, last.outcome.value, now - last.at)
+            for source, last in self._scraper.last_tries(pool)
+        ]
+
     # -- life ---------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
@@ -133,6 +152,7 @@ class PolicyServer:
         runner = await self._start_http()
         await self.grpc.start()
         self._probe.start()
+        self._scraper.use(_pages(self._config))
         self._not_ready = None
         self._log.info(
             "started",
@@ -146,6 +166,7 @@ class PolicyServer:
         finally:
             self._not_ready = "stopping"
             self._probe.stop()
+            await self._scraper.stop()
             self._services.stream.let_go()
             await self.grpc.stop(STOP_GRACE_S)
             await runner.cleanup()
@@ -201,6 +222,7 @@ class PolicyServer:
         self.admission.reconfigure(to_pool_params(config))
         self.desk.use(rules_of(config))
         self._config = config
+        self._scraper.use(_pages(config))
         self._log.info("reloaded", pools=[p.name for p in config.pools])
 
     async def _tick(self) -> None:
@@ -280,6 +302,15 @@ def _admin_token(config: Config) -> AdminToken | None:
     except AdminTokenError as error:
         raise ConfigError(f"server.admin_token_file: {error}") from None
     return token
+
+
+def _pages(config: Config) -> list[Page]:
+    """The engines' pages that the configuration names."""
+    return [
+        page
+        for pool in config.pools
+        for page in spread(pool.name, pool.load_reports.scrape, pool.load_reports.interval_s)
+    ]
 
 
 def _digest(config: Config) -> str:

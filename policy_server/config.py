@@ -166,12 +166,15 @@ class ObserveConfig(Section):
     max_messages_per_s: float = Field(default=500, ge=0)
 
 
+MAX_SCRAPE_INTERVAL_S = 3.0  # a report is forgotten after 4 s; less often is half the time blind
+
+
 class LoadReportsConfig(Section):
     """What the engines say of themselves: ORCA headers, `/metrics` pages to scrape."""
 
     orca: bool = True
     scrape: tuple[Url, ...] = ()
-    interval_s: Seconds = 1.0
+    interval_s: Annotated[Seconds, Field(le=MAX_SCRAPE_INTERVAL_S)] = 1.0
 
 
 class BackendsConfig(Section):

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import Admitted, Cancelled, Event, Shed, Waiting
-from policy_server.core.outcome import Outcome
+from policy_server.core.limit.window import REPORT_FRESH_S
+from policy_server.core.outcome import Outcome, ReportOutcome
 from policy_server.core.params import PoolParams
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
@@ -61,6 +62,7 @@ class Driver:
         self.request_ids: dict[str, str] = {}
         """uid → x-request-id of what is decided or held now; the gate keeps it, logs read it."""
         self.on_count: Callable[[str, Priority, Outcome], None] = lambda *_: None
+        self.on_report: Callable[[str, ReportOutcome], None] = lambda *_: None
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
@@ -156,7 +158,12 @@ class Driver:
         self.admission.usage(uid, usage)
 
     def load_report(self, pool: str, source: str, report: LoadReport) -> None:
-        """An engine of `pool` says how it is."""
+        """An engine of `pool` says how it is, and what it asks for."""
+        if not report.tells_load and not report.asks:
+            self.on_report(pool, ReportOutcome.INVALID)
+            return
+        stale = report.age_s >= REPORT_FRESH_S and not report.asks
+        self.on_report(pool, ReportOutcome.STALE if stale else ReportOutcome.USED)
         self.admission.load_report(pool, source, report, self.clock())
 
     def load_report_for(self, uid: str, source: str, report: LoadReport) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from policy_server.core.admission import Admission
@@ -11,7 +12,7 @@ from policy_server.core.events import Event, LimitChanged
 from policy_server.core.limit.base import Change, Reason
 from policy_server.core.pool import Pool
 from policy_server.core.request import PRIORITIES
-from policy_server.telemetry.views import ChangeView, NodeView, PoolView
+from policy_server.telemetry.views import ChangeView, NodeView, PoolView, ScrapeView
 
 CHANGES_KEPT = 20
 TENANTS_SHOWN = 20
@@ -21,8 +22,13 @@ TENANTS_LOOKED_AT = 10_000  # waiting requests counted by tenant: a bound on a s
 class Views:
     """Remembers the last moves of each limit and describes the pools on request."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(
+        self,
+        admission: Admission,
+        scrapes: Callable[[str, float], Sequence[ScrapeView]] = lambda _pool, _now: (),
+    ) -> None:
         self._admission = admission
+        self._scrapes = scrapes
         self._changes: dict[str, deque[tuple[float, float, Change]]] = {}
 
     def on_event(self, event: Event, now: float) -> None:
@@ -74,7 +80,14 @@ class Views:
                 for at, previous, change in self._changes.get(pool.params.name, ())
             ],
             last_window=sample if sample.duration_s else None,
+            asked_seats=_finite(pool.ceiling.seats(now)),
+            asked_rps=_finite(pool.ceiling.rps(now)),
+            scrapes=self._scrapes(pool.params.name, now),
         )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _top_tenants(pool: Pool) -> dict[str, int]:

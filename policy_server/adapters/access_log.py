@@ -6,7 +6,7 @@ costs itself only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from policy_server.adapters.log_entry import EntryKind, LogEntry, read_entry
 from policy_server.adapters.ports import Gate, ReportReader
@@ -18,6 +18,7 @@ from policy_server.adapters.protos import (
     wire,
 )
 from policy_server.adapters.streams import Context, metadata_value, read
+from policy_server.core.samples import Completion
 
 NODE_KEY = "x-policy-node"
 
@@ -68,7 +69,15 @@ class AccessLog:
         """The engine's own word; before the end, while the lease still tells the pool."""
         report = self._read_report(entry.headers) if entry.headers else None
         if report is not None:
-            self._gate.load_report_for(entry.uid, entry.upstream, report)
+            aged = replace(report, age_s=_since_headers(entry.completion))
+            self._gate.load_report_for(entry.uid, entry.upstream, aged)
+
+
+def _since_headers(completion: Completion) -> float:
+    """Seconds since the answer's headers, which carried the report: all of a streamed answer."""
+    if completion.first_byte_s is None or completion.last_byte_s is None:
+        return 0.0
+    return max(0.0, completion.last_byte_s - completion.first_byte_s)
 
 
 def _parse(raw: bytes) -> StreamAccessLogsMessage | None:

@@ -7,22 +7,31 @@ the body): Envoy then stops sending, which is most of what an observed answer co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from policy_server.adapters.ext_proc_messages import headers_of, parse
-from policy_server.adapters.ports import AnswerParser, Gate, ParserFactory
-from policy_server.adapters.protos import HttpHeaders, ProcessingRequest
+from policy_server.adapters.ports import AnswerParser, Gate, ParserFactory, ReportReader
+from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, metadata_value, read
 
 UID_KEY = "x-policy-uid"
-WANTED = frozenset({":status", "content-type", "content-encoding"})
+ASKS = frozenset(
+    f"x-{name}-{what}" for name in ("aqueduct", "aquifer") for what in ("rps", "max-concurrent")
+)
+"""Headers by which a back end asks for less: long before a streamed answer ends and is logged."""
+WANTED = frozenset({":status", "content-type", "content-encoding"}) | ASKS
 NO_ANSWER = b""
 
 
 class AnswerObserver:
     """Feeds the samples of observed answers to the gate."""
 
-    def __init__(self, gate: Gate, parser_for: ParserFactory) -> None:
+    def __init__(
+        self, gate: Gate, parser_for: ParserFactory, read_report: ReportReader | None = None
+    ) -> None:
         self._gate = gate
         self._parser_for = parser_for
+        self._read_report = read_report
 
     async def follow(self, first: ProcessingRequest, context: Context) -> bytes:
         """Read one stream, which began with `first`, to its end."""
@@ -32,7 +41,9 @@ class AnswerObserver:
         while message is not None and uid:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
-                parser = self._parser_of(message.response_headers)
+                found = headers_of(message.response_headers, WANTED)
+                self._asks(uid, found)
+                parser = self._parser_of(found)
                 if parser is None or message.response_headers.end_of_stream:
                     return NO_ANSWER
             elif kind == "response_body" and parser is not None:
@@ -48,9 +59,15 @@ class AnswerObserver:
             self._finish(uid, parser)
         return NO_ANSWER
 
-    def _parser_of(self, headers: HttpHeaders) -> AnswerParser | None:
+    def _asks(self, uid: str, headers: Mapping[str, str]) -> None:
+        """Which engine answers is not known here, so what it asks stands under no address."""
+        if self._read_report is not None and not ASKS.isdisjoint(headers):
+            report = self._read_report(headers)
+            if report is not None:
+                self._gate.load_report_for(uid, "", report)
+
+    def _parser_of(self, found: Mapping[str, str]) -> AnswerParser | None:
         """Only answers that succeeded tell how fast the engine is."""
-        found = headers_of(headers, WANTED)
         if found.get(":status", "")[:1] != "2":
             return None
         if found.get("content-encoding", "identity") != "identity":

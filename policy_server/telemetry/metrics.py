@@ -32,7 +32,7 @@ from policy_server.core.events import (
     Shed,
 )
 from policy_server.core.limit.base import Reason
-from policy_server.core.outcome import LeaseEnd, Outcome, ShedReason
+from policy_server.core.outcome import LeaseEnd, Outcome, ReportOutcome, ShedReason
 from policy_server.core.request import PRIORITIES, Kind, Priority
 from policy_server.telemetry import names
 from policy_server.telemetry.names import MetricId
@@ -97,6 +97,10 @@ class Metrics:
         """Count the constant refusal of a lagging server; admission never saw the request."""
         self._pool(pool).overloaded(priority)
 
+    def count_report(self, pool: str, outcome: ReportOutcome) -> None:
+        """Count a load report, or a try to get one."""
+        self._pool(pool).reports[outcome].inc()
+
     def observe_decision(self, seconds: float) -> None:
         """Time from the gate's message to its answer, of a request that did not wait."""
         self._decision.observe(seconds)
@@ -137,6 +141,7 @@ class _Families:
         self.returns = _counter(names.RETURNS, registry)
         self.limit_changes = _counter(names.LIMIT_CHANGES, registry)
         self.expired = _counter(names.LEASES_EXPIRED, registry)
+        self.reports = _counter(names.LOAD_REPORTS, registry)
         self.wait = _histogram(names.WAIT, WAIT_BUCKETS, registry)
         self.retry_after = _histogram(names.RETRY_AFTER, RETRY_AFTER_BUCKETS, registry)
         self.ttft = _histogram(names.TTFT, TTFT_BUCKETS, registry)
@@ -169,6 +174,9 @@ class _PoolSeries:
             families.returns.labels(pool, kept) for kept in ("yes", "no", "capped")
         )
         self._expired = families.expired.labels(pool)
+        self.reports = {
+            outcome: families.reports.labels(pool, outcome.value) for outcome in ReportOutcome
+        }
         self._ttft = families.ttft.labels(pool)
         self._tpot = families.tpot.labels(pool)
 

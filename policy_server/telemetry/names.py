@@ -62,4 +62,11 @@ LEASES_EXPIRED = MetricId(
     "Slots taken back because their request showed no sign of life.",
     ("pool",),
 )
+LOAD_REPORTS = MetricId(
+    "policy_load_reports_total",
+    "Load reports of the engines, from answers and from scraped pages: used, "
+    "invalid (unreadable, or nothing in it is known and believable), stale, too_large, timeout, "
+    "unreachable.",
+    ("pool", "outcome"),
+)
 BUILD_INFO = MetricId("policy_build_info", "Always 1; the version is a label.", ("version",))

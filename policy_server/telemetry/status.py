@@ -9,8 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
+from policy_server.core.outcome import ReportOutcome
 from policy_server.core.request import PRIORITIES
-from policy_server.telemetry.views import ChangeView, NodeView, PoolView, ServerView
+from policy_server.telemetry.views import (
+    NO_SCRAPE_YET,
+    ChangeView,
+    NodeView,
+    PoolView,
+    ServerView,
+)
 
 Totals = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Counts since the start by pool, as `Metrics.totals()` gives them."""
@@ -51,6 +58,13 @@ def warnings_of(server: ServerView) -> list[str]:
             "bottleneck, the lower classes get a constant 429; give it a core or fewer requests"
         )
     found.extend(_lease_warnings(server.pools, server.nodes))
+    found.extend(
+        f"pool {pool.name}: no load report from {scrape.source} ({scrape.outcome}): the limit goes "
+        "without it; check load_reports.scrape and that engine"
+        for pool in server.pools
+        for scrape in pool.scrapes
+        if scrape.outcome not in (ReportOutcome.USED.value, NO_SCRAPE_YET)
+    )
     for pool in server.pools:
         waiting = sum(pool.waiting.values())
         if waiting and pool.limit_max is not None and pool.limit >= pool.limit_max:
@@ -89,7 +103,12 @@ def _pool(pool: PoolView, totals: Mapping[str, Mapping[str, int]]) -> dict[str, 
         "waiting": {p.name: pool.waiting.get(p, 0) for p in PRIORITIES},
         "waiting_by_tenant": dict(pool.waiting_by_tenant),
         "predicted_wait_s": {p.name: _rounded(pool.predicted_wait_s.get(p), 2) for p in PRIORITIES},
+        "asked": {"seats": _rounded(pool.asked_seats, 1), "rps": _rounded(pool.asked_rps, 2)},
         "signals": _signals(pool),
+        "load_reports": [
+            {"source": s.source, "outcome": s.outcome, "age_s": _rounded(s.age_s, 1)}
+            for s in pool.scrapes
+        ],
         "leases": {"open": pool.leases, "oldest_age_s": _rounded(pool.oldest_lease_age_s, 1)},
         "changes": [_change(change) for change in pool.changes],
         "last_window": None if pool.last_window is None else asdict(pool.last_window),

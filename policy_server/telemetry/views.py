@@ -23,6 +23,18 @@ class ChangeView:
     age_s: float
 
 
+NO_SCRAPE_YET = "none yet"
+
+
+@dataclass(frozen=True, slots=True)
+class ScrapeView:
+    """One engine's page. `outcome` is that of the last try, `age_s` ago, or NO_SCRAPE_YET."""
+
+    source: str
+    outcome: str
+    age_s: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class PoolView:
     """One pool at one instant.
@@ -36,6 +48,8 @@ class PoolView:
     oldest_lease_age_s  None when no lease is open
     observe_p           share of the admitted whose answer is observed, 0..1
     changes             the last moves of the limit, newest first
+    asked_seats, asked_rps  what a back end asks for now, None = nothing
+    scrapes             the engines' pages that are read
     """
 
     name: str
@@ -59,6 +73,9 @@ class PoolView:
     observe_p: float = 1.0
     changes: Sequence[ChangeView] = ()
     last_window: WindowSample | None = None
+    asked_seats: float | None = None
+    asked_rps: float | None = None
+    scrapes: Sequence[ScrapeView] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,14 @@ import json
 from policy_server.core.limit.base import Reason, WindowSample
 from policy_server.core.request import Priority
 from policy_server.telemetry.status import status_document, warnings_of
-from policy_server.telemetry.views import ChangeView, NodeView, PoolView, ServerView
+from policy_server.telemetry.views import (
+    NO_SCRAPE_YET,
+    ChangeView,
+    NodeView,
+    PoolView,
+    ScrapeView,
+    ServerView,
+)
 
 
 def pool(**changes: object) -> PoolView:
@@ -45,6 +52,27 @@ def test_a_full_view_is_json_a_person_can_read() -> None:
     assert shown["changes"] == [{"previous": 38.0, "limit": 40.0, "reason": "grow", "age_s": 2.0}]
     assert shown["sheds"] == {"P2 deadline": 4}
     assert shown["last_window"]["events"] == 9
+
+
+def test_what_engines_say_and_ask_is_shown_and_a_failing_page_is_warned_of() -> None:
+    view = pool(
+        asked_seats=4.26,
+        scrapes=(
+            ScrapeView("http://a/metrics", "used", 0.52),
+            ScrapeView("http://b/metrics", "timeout", 2.0),
+            ScrapeView("http://c/metrics", NO_SCRAPE_YET),
+        ),
+    )
+    document = json.loads(json.dumps(status_document(server(view), {})))
+    (shown,) = document["pools"]
+    assert shown["asked"] == {"seats": 4.3, "rps": None}
+    assert shown["load_reports"][0] == {
+        "source": "http://a/metrics",
+        "outcome": "used",
+        "age_s": 0.5,
+    }
+    (warning,) = document["warnings"]
+    assert "http://b/metrics (timeout)" in warning
 
 
 def test_a_calm_server_warns_of_nothing() -> None:
