@@ -1,0 +1,35 @@
+"""When the operator is told that the limit can't see."""
+
+from __future__ import annotations
+
+import pytest
+
+from policy_server.telemetry.blind_spots import REPORT_MEMORY_S, BlindSpots
+from policy_server.telemetry.views import PoolView
+
+
+def pool(leases: int = 0, limit_max: float | None = 1000) -> PoolView:
+    return PoolView("llm", 16.0, leases, leases, leases=leases, limit_max=limit_max)
+
+
+def test_told_at_the_start() -> None:
+    (line,) = BlindSpots(told=True).warnings([pool()], asked=False, now=0.0)
+    assert "pool llm: asked through ext_authz and without load reports" in line
+    assert "load_reports" in line
+
+
+@pytest.mark.parametrize(("asked", "leases", "lines"), [(False, 1, 0), (True, 0, 0), (True, 1, 1)])
+def test_otherwise_only_where_checks_take_slots(asked: bool, leases: int, lines: int) -> None:
+    assert len(BlindSpots(told=False).warnings([pool(leases)], asked, 0.0)) == lines
+
+
+def test_a_report_opens_the_eyes_for_a_while() -> None:
+    spots = BlindSpots(told=True)
+    spots.report_used("llm", 10.0)
+    assert not spots.warnings([pool(1)], True, 10.0 + REPORT_MEMORY_S)
+    assert spots.warnings([pool(1)], True, 11.0 + REPORT_MEMORY_S)
+    assert not spots.warnings([pool()], True, 1000.0), "idle engines have nothing to report"
+
+
+def test_a_fixed_limit_needs_no_eyes() -> None:
+    assert not BlindSpots(told=True).warnings([pool(limit_max=None)], True, 0.0)
