@@ -29,10 +29,9 @@ class BlindSpots:
     def warnings(self, pools: Iterable[PoolView], asked: bool, now: float) -> list[str]:
         """One sentence per blind pool. `asked`: ext_authz Checks have come in at all."""
         return [
-            f"pool {pool.name}: asked through ext_authz and without load reports, so the limit sees "
-            "how long unstreamed answers take and nothing else: not the queue in front of streamed "
-            "ones, not their pace; turn on load_reports (ORCA, or scrape the engines), set "
-            "limit.algorithm to fixed, or use the gate wiring"
+            f"pool {pool.name}: ext_authz without load reports: the limit can't see the queue in "
+            "front of streamed answers, nor their pace; set load_reports or a fixed limit, or use "
+            "the gate wiring"
             for pool in pools
             if pool.limit_max is not None  # a fixed limit needs no eyes
             and (self._told or (asked and pool.leases))
