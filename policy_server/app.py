@@ -45,6 +45,7 @@ from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
 from policy_server.signals.scrape import Page, Scraper, spread
+from policy_server.telemetry.blind_spots import BlindSpots
 from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import configure_logging, get_logger
@@ -72,6 +73,7 @@ class PolicyServer:
         self._started = time.monotonic()
         self._not_ready: str | None = "starting"
         self._reload_error: str | None = None
+        self._blind_spots = BlindSpots(told=wiring == "authz")
         self._log_writer = configure_logging()
         self._log = get_logger()
         self.admission = Admission(to_pool_params(config), random.Random())
@@ -122,6 +124,8 @@ class PolicyServer:
 
     def _count_report(self, pool: str, outcome: ReportOutcome) -> None:
         self.metrics.count_report(pool, outcome)
+        if outcome is ReportOutcome.USED:
+            self._blind_spots.report_used(pool, time.monotonic())
 
     def _log_report(self, page: Page, outcome: ReportOutcome) -> None:
         good = outcome is ReportOutcome.USED
@@ -161,6 +165,8 @@ class PolicyServer:
             http=self._config.server.http,
             pools=[p.name for p in self._config.pools],
         )
+        for warning in self._blind(time.monotonic()):
+            self._log.warning("blind", detail=warning)
         try:
             yield
         finally:
@@ -243,8 +249,12 @@ class PolicyServer:
             pools=list(self._views.pools(now)),
             nodes=self._views.nodes(now),
             journal={"kind": stats.kind, "healthy": stats.healthy, "waiting": stats.waiting},
-            warnings=[self._reload_error] if self._reload_error else [],
+            warnings=[*([self._reload_error] if self._reload_error else []), *self._blind(now)],
         )
+
+    def _blind(self, now: float) -> list[str]:
+        asked = self._services.authz.last_asked is not None
+        return self._blind_spots.warnings(self._views.pools(now), asked, now)
 
 
 async def run_server(

@@ -20,7 +20,7 @@ def services_of(
 ) -> tuple[Desk, Services]:
     """The desk and the services in front of it."""
     desk = Desk(gate, rules or ClassifyRules())
-    observer = AnswerObserver(gate, parser_for)
+    observer = AnswerObserver(gate, parser_for, read_report)
     return desk, Services(
         gate=ExtProc(desk, observer),
         stream=SingleStream(desk, observer, read_report),

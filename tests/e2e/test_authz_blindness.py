@@ -1,0 +1,24 @@
+"""ext_authz without load reports: the operator is told, at the start and for as long as it lasts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.stack import chat, running_stack, stop
+
+
+@pytest.mark.parametrize("orca", [True, False], ids=["with reports", "without"])
+async def test_the_operator_is_told_what_the_limit_cannot_see(tmp_path: Path, orca: bool) -> None:
+    backend = ("--orca",) if orca else ()
+    async with running_stack(tmp_path, {}, backend, wiring="authz") as stack:
+        await stop(stack.policy)
+        await stack.start_policy("--wiring", "authz")
+        (warning,) = (await stack.status())["warnings"]
+        assert "pool default: ext_authz without load reports" in warning
+        assert warning in (tmp_path / "policy.log").read_text()
+        async with stack.client.post(f"{stack.url}/v1/chat/completions", json=chat()) as answer:
+            assert answer.status == 200
+        await stack.until(inflight=0)
+        assert bool((await stack.status())["warnings"]) is not orca
