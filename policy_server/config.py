@@ -365,6 +365,7 @@ def to_pool_params(config: Config) -> list[PoolParams]:
         max_requests=config.room.max_requests,
         max_bytes=int(config.room.max_bytes),
         tenant_max_requests=config.room.tenant_max_requests,
+        tenant_weights=config.tenants.weights,
     )
     retry_after = RetryAfterParams(
         min_s=float(config.retry_after.min_s), max_s=float(config.retry_after.max_s)

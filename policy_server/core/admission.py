@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from policy_server.core.events import Event
+from policy_server.core.learning import learned, restore_learned
 from policy_server.core.limit.base import Limit
 from policy_server.core.limit.registry import make_limit
 from policy_server.core.outcome import ShedReason
@@ -190,14 +191,14 @@ class Admission:
 
     def learned(self, now: float) -> dict[str, dict[str, float]]:
         """What each pool has learned, as flat numbers for the journal."""
-        return {name: pool.learned(now) for name, pool in self._pools.items()}
+        return {name: learned(pool, now) for name, pool in self._pools.items()}
 
     def restore_learned(self, state: Mapping[str, Mapping[str, float]], now: float) -> None:
         """Start warm: half the limit, the baselines and the drain rate whole."""
         for name, values in state.items():
             pool = self._pools.get(name)
             if pool is not None:
-                pool.restore_learned(values, now)
+                restore_learned(pool, values, now)
 
     # -- bookkeeping --------------------------------------------------------------------------
 

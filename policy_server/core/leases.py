@@ -36,6 +36,7 @@ class Lease:
     last_token: float | None = None
     tokens: int = 0
     completion_tokens: int | None = None
+    expected_tokens: float = 0.0  # what its tenant was charged for
 
     @property
     def tpot_s(self) -> float | None:

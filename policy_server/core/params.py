@@ -46,6 +46,7 @@ class RoomParams:
     max_requests: int = 10_000
     max_bytes: int = 256 * MIB
     tenant_max_requests: int = 2_000
+    tenant_weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

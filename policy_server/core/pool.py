@@ -13,8 +13,7 @@ Owner: `Admission`; one writer.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from policy_server.core.events import (
     Admitted,
@@ -26,6 +25,7 @@ from policy_server.core.events import (
     Waiting,
 )
 from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
+from policy_server.core.lengths import AnswerLengths
 from policy_server.core.limit.base import Change, Limit, Reason, WindowSample
 from policy_server.core.limit.baselines import Baselines
 from policy_server.core.limit.ceiling import Ceiling
@@ -66,6 +66,7 @@ class Pool:
         self._rule = ClassRule(params.classes)
         self._pacer = ReleasePacer()
         self._rng = rng
+        self._lengths = AnswerLengths()
         self._window: Window | None = None
         self._sweep_at = float("-inf")
         self._paced = False
@@ -143,8 +144,10 @@ class Pool:
         self._rule.accrue(waiting, self._seats(), limit, service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
-        predicted = self._predicted(request.priority, now)
+        predicted = self._predicted(request.priority, now, self.room.ahead(request))
         if not returned:
+            if self.room.tenant_full(request):
+                return [self._shed(request, ShedReason.TENANT_LIMIT, now, predicted)]
             budget = request.deadline - now
             if budget <= 0.0 or (
                 self.params.early_drop
@@ -164,8 +167,11 @@ class Pool:
         events.append(Waiting(request, predicted))
         return events
 
-    def _predicted(self, priority: Priority, now: float) -> float | None:
-        return self.predictor.wait_s(priority, self.room.counts(), self.limit_now(now), now)
+    def _predicted(self, priority: Priority, now: float, ahead: int | None = None) -> float | None:
+        """Ŵ behind `ahead` requests of the class, None = behind all who wait."""
+        if ahead is None:
+            ahead = self.room.counts()[priority]
+        return self.predictor.wait_s(priority, ahead, self.limit_now(now), now)
 
     def predicted_waits(self, now: float) -> list[float | None]:
         """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
@@ -199,7 +205,9 @@ class Pool:
         )
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
-        self.leases.grant(Lease(request, now, observe, weight, last_seen=now, wait_s=wait))
+        expected = self._lengths.expected(request)
+        self.room.charge(request, self._lengths.cost(request), now)
+        self.leases.grant(Lease(request, now, observe, weight, now, wait, expected_tokens=expected))
         self.ceiling.take(now)
         if self._window is not None:
             self._window.note_inflight(self.leases.seats)
@@ -229,6 +237,9 @@ class Pool:
         self._rule.note_freed(lease.request.seats)
         if not len(self.leases):
             self.predictor.drain.idle()
+        if lease.completion_tokens is not None:
+            off = self._lengths.saw(lease.completion_tokens, lease.expected_tokens)
+            self.room.charge(lease.request, off, now)
         held = now - lease.granted
         tpot = lease.tpot_s
         if self._window is not None:
@@ -375,23 +386,3 @@ class Pool:
     def reserve(self) -> float:
         """R, seats."""
         return self._rule.reserve(self.limit.current)
-
-    # -- learning -----------------------------------------------------------------------------
-
-    def learned(self, now: float) -> dict[str, float]:
-        """Limit, baselines and drain rate as flat numbers."""
-        state = {f"limit.{k}": v for k, v in self.limit.state().items()}
-        state.update({f"base.{k}": v for k, v in self.baselines.state().items()})
-        rate = self.predictor.drain.per_s(self.limit.current, now)
-        if rate is not None:
-            state["drain"] = rate
-        return state
-
-    def restore_learned(self, state: Mapping[str, float], now: float) -> None:
-        """Take back what `learned` gave; numbers that are none are left out."""
-        state = {k: v for k, v in state.items() if math.isfinite(v)}
-        limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
-        if limit:
-            self.limit.restore(limit)
-        self.baselines.restore(((k[5:], v) for k, v in state.items() if k.startswith("base.")), now)
-        self.predictor.drain.assume(state.get("drain", 0.0))

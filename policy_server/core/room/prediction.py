@@ -143,14 +143,12 @@ class Predictor:
                 taken += min(arriving, self._shares[other] * total)
         return max(self._shares[priority] * total, total - taken, MIN_CLASS_RATE_PER_S)
 
-    def wait_s(
-        self, priority: Priority, waiting: Sequence[int], limit: float, now: float
-    ) -> float | None:
-        """Ŵ_c of a newcomer behind `waiting` requests per class; None while nothing is known."""
+    def wait_s(self, priority: Priority, ahead: int, limit: float, now: float) -> float | None:
+        """Ŵ_c behind `ahead` requests of the class; None while nothing is known."""
         rate = self.class_rate(priority, limit, now)
         if rate is None:
             return None
-        return (waiting[priority] + 1) / rate
+        return (ahead + 1) / rate
 
     def worth_waiting(self, priority: Priority, predicted_s: float | None, budget_s: float) -> bool:
         """Whether a newcomer with this budget should enter the room."""

@@ -1,37 +1,24 @@
-"""The waiting requests of one class, in order of arrival, with an index by deadline.
+"""The waiting requests of one class: fair turns, an order of arrival, an index by deadline.
 
 Every operation is O(log n). A place restored after a restart carries its old arrival time and so
-sorts where it stood. `sequence` keeps equal arrivals in the order in which they came.
+sorts where it stood.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from sortedcontainers import SortedDict, SortedList
 
-from policy_server.core.request import Request
-
-Order = tuple[float, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Ticket:
-    """A place in the room."""
-
-    request: Request
-    sequence: int
-
-    @property
-    def order(self) -> Order:
-        """Sort key: arrival, then sequence."""
-        return (self.request.arrived, self.sequence)
+from policy_server.core.room.tenants import FairLines
+from policy_server.core.room.ticket import Order, Ticket
 
 
 class ClassQueue:
     """One class's waiters."""
 
-    def __init__(self) -> None:
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        self.fair = FairLines(weights)
         self._by_order: SortedDict[Order, Ticket] = SortedDict()
         self._by_deadline: SortedList[tuple[float, Order]] = SortedList()
 
@@ -41,16 +28,18 @@ class ClassQueue:
     def push(self, ticket: Ticket) -> None:
         """Take a place."""
         self._by_order[ticket.order] = ticket
+        self.fair.push(ticket)
         self._by_deadline.add((ticket.request.deadline, ticket.order))
 
     def remove(self, ticket: Ticket) -> None:
         """Give a place up; KeyError when it holds none."""
         del self._by_order[ticket.order]
+        self.fair.remove(ticket)
         self._by_deadline.remove((ticket.request.deadline, ticket.order))
 
     def head(self) -> Ticket:
         """The next to go; IndexError when empty."""
-        return self._by_order.peekitem(0)[1]
+        return self.fair.head()
 
     def newest(self) -> Ticket:
         """The last in line; IndexError when empty."""

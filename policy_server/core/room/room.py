@@ -11,12 +11,14 @@ most once. Owner: the pool.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from policy_server.core.params import RoomParams
 from policy_server.core.request import PRIORITIES, Kind, Priority, Request
-from policy_server.core.room.queue import ClassQueue, Ticket
+from policy_server.core.room.queue import ClassQueue
+from policy_server.core.room.ticket import Ticket
 
 MAX_DISPLACED = 64  # a single large body may push out this many small ones, not the whole room
 
@@ -33,7 +35,8 @@ class Room:
 
     def __init__(self, params: RoomParams) -> None:
         self._p = params
-        self._queues = [ClassQueue() for _ in PRIORITIES]
+        self._queues = [ClassQueue(params.tenant_weights) for _ in PRIORITIES]
+        self._held_by: Counter[str] = Counter()
         self._tickets: dict[str, Ticket] = {}
         self._places: dict[str, Place] = {}
         self._sequence = 0
@@ -41,8 +44,10 @@ class Room:
         self.held_bytes = 0
 
     def reconfigure(self, params: RoomParams) -> None:
-        """New bounds for newcomers."""
+        """New bounds and weights for newcomers."""
         self._p = params
+        for queue in self._queues:
+            queue.fair.weights = params.tenant_weights
 
     def __len__(self) -> int:
         return len(self._tickets)
@@ -92,6 +97,27 @@ class Room:
             and self.held_bytes + request.body_bytes <= self._p.max_bytes
         )
 
+    def tenant_full(self, request: Request) -> bool:
+        """Whether this tenant holds as many places as one may; strangers have no such bound."""
+        if not request.tenant or request.kind is Kind.JOB:
+            return False
+        return self._held_by[request.tenant] >= self._p.tenant_max_requests
+
+    def tenants(self) -> Counter[str]:
+        """Held requests per tenant who waits."""
+        return self._held_by
+
+    def ahead(self, request: Request) -> int:
+        """Requests of its class that are served before a newcomer: fair turns, one each."""
+        queue = self._queues[request.priority]
+        own = queue.fair.waiting(request.tenant)
+        others = len(queue) - own
+        return own + min(others, (own + 1) * (len(queue.fair) - (own > 0)))
+
+    def charge(self, request: Request, tokens: float, now: float) -> None:
+        """Charge its tenant `tokens`: at dispatch, and (perhaps less than 0) as a correction."""
+        self._queues[request.priority].fair.charge(request.tenant, tokens, now)
+
     def victims_for(self, request: Request) -> list[Ticket] | None:
         """Who must leave so that `request` fits: newest of the lowest classes below it.
 
@@ -130,6 +156,7 @@ class Room:
         self._tickets[request.uid] = ticket
         self._queues[request.priority].push(ticket)
         if request.kind is Kind.HELD:
+            self._held_by[request.tenant] += 1
             self.held += 1
             self.held_bytes += request.body_bytes
         return ticket
@@ -142,6 +169,9 @@ class Room:
         request = ticket.request
         self._queues[request.priority].remove(ticket)
         if request.kind is Kind.HELD:
+            self._held_by[request.tenant] -= 1
+            if not self._held_by[request.tenant]:
+                del self._held_by[request.tenant]
             self.held -= 1
             self.held_bytes -= request.body_bytes
         return request

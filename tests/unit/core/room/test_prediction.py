@@ -39,7 +39,7 @@ def test_it_is_at_least_the_limit_over_the_mean_service_time() -> None:
 def test_nothing_is_known_at_first() -> None:
     assert DrainRate().per_s(16.0, 5.0) is None
     predictor = Predictor(SHARES)
-    assert predictor.wait_s(P1, [0, 0, 0], 16.0, 5.0) is None
+    assert predictor.wait_s(P1, 0, 16.0, 5.0) is None
     assert predictor.worth_waiting(P1, None, 0.1)
 
 
@@ -104,7 +104,7 @@ def test_a_class_keeps_its_share_however_much_of_the_others_arrives() -> None:
 def test_a_crowded_out_class_without_a_share_waits_long_and_is_told_so() -> None:
     p = predictor({0: 100})
     p.reconfigure((0.6, 0.2, 0.0))
-    wait = p.wait_s(P2, [0, 0, 0], 1.0, 60.0)
+    wait = p.wait_s(P2, 0, 1.0, 60.0)
     assert wait is not None
     assert 45.0 < wait < math.inf
     assert not p.worth_waiting(P2, wait, 45.0)
@@ -114,8 +114,8 @@ def test_the_wait_is_the_line_ahead_at_the_rate_of_the_class() -> None:
     p = predictor({2: 1})
     rate = p.class_rate(P2, 1.0, 60.0)
     assert rate is not None
-    assert p.wait_s(P2, [7, 7, 99], 1.0, 60.0) == pytest.approx(100 / rate)
-    assert p.wait_s(P2, [0, 0, 0], 1.0, 60.0) == pytest.approx(1 / rate)
+    assert p.wait_s(P2, 99, 1.0, 60.0) == pytest.approx(100 / rate)
+    assert p.wait_s(P2, 0, 1.0, 60.0) == pytest.approx(1 / rate)
 
 
 @pytest.mark.parametrize(("priority", "phi"), [(P0, 0.9), (P1, 0.9), (P2, 0.5)])

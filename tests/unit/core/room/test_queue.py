@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from policy_server.core.room.queue import ClassQueue, Ticket
+from policy_server.core.room.queue import ClassQueue
+from policy_server.core.room.ticket import Ticket
 from tests.support.core_builders import request
 
 

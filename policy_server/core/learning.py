@@ -1,0 +1,31 @@
+"""What a pool has learned, as flat numbers for the journal, and back.
+
+limit.*   the algorithm's own state        base.*   baselines        drain   μ̂ per second
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from policy_server.core.pool import Pool
+
+
+def learned(pool: Pool, now: float) -> dict[str, float]:
+    """Limit, baselines and drain rate as flat numbers."""
+    state = {f"limit.{k}": v for k, v in pool.limit.state().items()}
+    state.update({f"base.{k}": v for k, v in pool.baselines.state().items()})
+    rate = pool.predictor.drain.per_s(pool.limit.current, now)
+    if rate is not None:
+        state["drain"] = rate
+    return state
+
+
+def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
+    """Take back what `learned` gave; numbers that are none are left out."""
+    state = {k: v for k, v in saved.items() if math.isfinite(v)}
+    limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
+    if limit:
+        pool.limit.restore(limit)
+    pool.baselines.restore(((k[5:], v) for k, v in state.items() if k.startswith("base.")), now)
+    pool.predictor.drain.assume(state.get("drain", 0.0))

@@ -1,0 +1,124 @@
+"""Fair turns between the tenants of one class: virtual token counters that fade.
+
+    dispatch     counter += (prompt + 2·expected output) / weight
+    completion   counter += 2·(actual − expected output) / weight
+    always       counter fades by e^(−t/τ), τ = 30 s
+    next         whoever of the waiting tenants has the lowest counter
+
+The counters are those of VTC (Sheng et al. 2024), charged in tokens. VTC lifts a tenant that comes
+back to the lowest counter of those who wait; beside one huge backlog that is the backlog's own
+counter, and a calm tenant's small burst then takes turns with it. Fading instead bounds the credit
+of idling to what a tenant's share of the last half minute would have been: those below their share
+go before those above it, and backlogged tenants still come out equal.
+
+All counters fade alike, so their order never changes by itself: they are stored multiplied by
+e^(t/τ), and only a charge moves one. Within a tenant the earliest deadline goes first, else the
+earliest arrival.
+
+Bounds: only tenants who wait have a line; of the others the last `REMEMBERED` counters are kept.
+Owner: the class queue.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+
+from sortedcontainers import SortedDict, SortedList
+
+from policy_server.core.room.ticket import Ticket
+
+REMEMBERED = 10_000
+FADE_S = 30.0
+RESCALE = 30.0  # time constants after which the stored numbers are brought down again
+FADED = 1e-3  # tokens: as good as none
+
+Turn = tuple[float, float, int]
+"""Order within a tenant: deadline, arrival, sequence."""
+
+
+class FairLines:
+    """One line per tenant who waits, and whose turn it is. All operations O(log n)."""
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        self.weights: Mapping[str, float] = weights or {}
+        self._lines: dict[str, SortedDict[Turn, Ticket]] = {}
+        self._turns: SortedList[tuple[float, str]] = SortedList()
+        self._counters: OrderedDict[str, float] = OrderedDict()
+        self._epoch: float | None = None
+
+    def __len__(self) -> int:
+        """Tenants who wait."""
+        return len(self._lines)
+
+    def waiting(self, tenant: str) -> int:
+        """Requests of this tenant in line."""
+        line = self._lines.get(tenant)
+        return len(line) if line is not None else 0
+
+    def push(self, ticket: Ticket) -> None:
+        """Take a place in the tenant's line."""
+        tenant = ticket.request.tenant
+        line = self._lines.get(tenant)
+        if line is None:
+            line = self._lines[tenant] = SortedDict()
+            self._turns.add((self._counters.setdefault(tenant, 0.0), tenant))
+        line[_turn(ticket)] = ticket
+
+    def remove(self, ticket: Ticket) -> None:
+        """Give the place up; KeyError when there is none."""
+        tenant = ticket.request.tenant
+        line = self._lines[tenant]
+        del line[_turn(ticket)]
+        if not line:
+            del self._lines[tenant]
+            self._turns.remove((self._counters[tenant], tenant))
+
+    def head(self) -> Ticket:
+        """Whose turn it is; IndexError when nobody waits."""
+        return self._lines[self._turns[0][1]].peekitem(0)[1]
+
+    def charge(self, tenant: str, tokens: float, now: float) -> None:
+        """Move the tenant's counter by `tokens`, which may be negative (a correction)."""
+        cost = tokens / self.weights.get(tenant, 1.0) * self._scale(now)
+        before = self._counters.get(tenant, 0.0)
+        after = max(0.0, before + cost)
+        if tenant in self._lines:
+            self._turns.remove((before, tenant))
+            self._turns.add((after, tenant))
+        self._counters[tenant] = after
+        self._counters.move_to_end(tenant)
+        if len(self._counters) > REMEMBERED + len(self._lines):
+            self._forget_one()
+
+    def _scale(self, now: float) -> float:
+        """e^(t/τ) since the epoch; moves the epoch before that grows out of hand."""
+        if self._epoch is None:
+            self._epoch = now
+        ages = max(0.0, now - self._epoch) / FADE_S
+        if ages > RESCALE:
+            self._rescale(math.exp(-ages))
+            self._epoch = now
+            return 1.0
+        return math.exp(ages)
+
+    def _rescale(self, factor: float) -> None:
+        faded = ((tenant, value * factor) for tenant, value in self._counters.items())
+        kept = [(t, v) for t, v in faded if v > FADED or t in self._lines]
+        self._counters = OrderedDict(kept)
+        self._turns = SortedList((self._counters[tenant], tenant) for tenant in self._lines)
+
+    def _forget_one(self) -> None:
+        oldest = next(iter(self._counters))
+        if oldest in self._lines:
+            self._counters.move_to_end(oldest)
+        else:
+            del self._counters[oldest]
+
+
+def _turn(ticket: Ticket) -> Turn:
+    request = ticket.request
+    # Strangers share the anonymous line: there nobody may pass by asking for a shorter wait.
+    deadline = request.deadline if request.tenant else 0.0
+    return (deadline, request.arrived, ticket.sequence)

@@ -1,0 +1,22 @@
+"""A place in the room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policy_server.core.request import Request
+
+Order = tuple[float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """A place in the room. `sequence` keeps equal arrivals in the order in which they came."""
+
+    request: Request
+    sequence: int
+
+    @property
+    def order(self) -> Order:
+        """Sort key: arrival, then sequence."""
+        return (self.request.arrived, self.sequence)
