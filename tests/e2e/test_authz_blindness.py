@@ -1,4 +1,4 @@
-"""ext_authz without load reports: the operator is told, at the start and for as long as it lasts."""
+"""ext_authz without load reports: the operator is told, at the start and while it lasts."""
 
 from __future__ import annotations
 

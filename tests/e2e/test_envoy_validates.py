@@ -38,6 +38,8 @@ def test_a_checked_in_file(file: Path) -> None:
         (["https://a.test", "https://b.test:8443"], {**KEYS, **CA}),
         (["https://10.0.0.1"], CA),
         (["grpc://a.test:50051"], {"gate_rate_per_s": 1}),
+        (["http://10.0.0.1"], {"wiring": "authz", "on_outage": "open"}),
+        (["http://a.test", "http://b.test"], {"wiring": "stream", "on_outage": "open"}),
     ],
 )
 def test_a_kind_of_gateway(tmp_path: Path, urls: list[str], options: dict[str, Any]) -> None:

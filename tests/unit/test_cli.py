@@ -66,12 +66,19 @@ def test_a_token_too_short_to_be_one_is_a_mistake_in_the_file(
     assert len(err.splitlines()) == 1
 
 
-@pytest.mark.parametrize("outage", ["closed", "open"])
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ([], "bootstrap-gate.yaml"),
+        (["--on-outage", "open"], "bootstrap-gate-open.yaml"),
+        (["--wiring", "authz"], "bootstrap-authz.yaml"),
+        (["--wiring", "stream"], "bootstrap-stream.yaml"),
+    ],
+)
 def test_envoy_config_prints_the_checked_in_file(
-    capsys: pytest.CaptureFixture[str], outage: str
+    capsys: pytest.CaptureFixture[str], flags: list[str], name: str
 ) -> None:
-    code, out, _ = run(capsys, "envoy-config", "--on-outage", outage, "--upstream", UPSTREAM)
-    name = "bootstrap-gate.yaml" if outage == "closed" else "bootstrap-gate-open.yaml"
+    code, out, _ = run(capsys, "envoy-config", *flags, "--upstream", UPSTREAM)
     assert code == 0
     assert out == (FOLDER / name).read_text("utf-8")
 
