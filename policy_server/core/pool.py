@@ -191,14 +191,19 @@ class Pool:
     ) -> Shed:
         if predicted is None:
             predicted = self._predicted(request.priority, now)
+        if request.returning:
+            self.bookings.note_kept(request.priority, False)
         rate = self.predictor.class_rate(request.priority, self.limit_now(now), now)
         promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
         wait = max(0.0, now - request.arrived)
-        return Shed(request, reason, promise.seconds, wait, evicted, True, promise.capped)
+        retry, capped = promise.should_retry, promise.capped
+        return Shed(request, reason, promise.seconds, wait, evicted, retry, capped)
 
     def _grant(self, request: Request, now: float, queued: bool) -> Admitted:
         if not len(self.leases):
             self.predictor.drain.busy(now)
+        if request.returning:
+            self.bookings.note_kept(request.priority, True)
         live, observed = self.leases.streamed, len(self.leases.observed)
         observe = request.observable and self.sampler.flip(
             request.streamed, live, observed, self._rng

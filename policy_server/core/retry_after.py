@@ -8,6 +8,13 @@ so that the shed come back spread out at the rate at which they can be served, i
 once. The jitter is ours because SDKs add none; past 60 s some ignore the header. P(return) is the
 measured share of shed requests that came back.
 
+    kept_c = EWMA(.02) of "a returning client was admitted"
+    below .5, while every slot up to the cap is booked, a share 1 − 2·kept_c of the shed is told
+    not to retry (x-should-retry: false)
+
+While promises can't be kept, retries only take the places of new requests: under a lasting
+overload most clients are told the truth, and enough still try for the measure to recover.
+
 Owner: the pool; pure.
 """
 
@@ -26,14 +33,21 @@ UNKNOWN_RATE_PER_S = 1.0  # a pool that has not completed anything yet
 FIRST_RETURN_SHARE = 0.8  # before any was seen; SDKs retry twice by default
 MIN_RETURN_SHARE = 0.1
 RETURN_MEMORY = 200.0  # shed requests
+KEPT_WEIGHT = 0.02
+KEPT_ENOUGH = 0.5
+MAX_REFUSED_SHARE = 0.95  # some always try, or nothing would tell that things are better
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """When to come back, seconds from now; `capped` when the true answer was later than that."""
+    """When to come back, seconds from now; `capped` when the true answer was later than that.
+
+    `should_retry` False: coming back would not help.
+    """
 
     seconds: float
     capped: bool
+    should_retry: bool = True
 
 
 class Bookings:
@@ -43,6 +57,7 @@ class Bookings:
         self._p = params
         self._rng = rng
         self._tick = [float("-inf")] * len(PRIORITIES)
+        self._kept = [1.0] * len(PRIORITIES)
         self._shed = RETURN_MEMORY * 0.1
         self._returned = FIRST_RETURN_SHARE * self._shed
 
@@ -53,6 +68,14 @@ class Bookings:
     def note_return(self) -> None:
         """A client that says it retries came back; it can't be more than were shed."""
         self._returned = min(self._returned + 1.0, self._shed)
+
+    def note_kept(self, priority: Priority, kept: bool) -> None:
+        """A returning client of this class was admitted, or shed again."""
+        self._kept[priority] += KEPT_WEIGHT * (float(kept) - self._kept[priority])
+
+    def kept(self, priority: Priority) -> float:
+        """Share of the promises that were kept lately, 0..1."""
+        return self._kept[priority]
 
     def return_share(self) -> float:
         """P(return), 0.1..1."""
@@ -75,7 +98,13 @@ class Bookings:
         latest = now + self._p.max_s
         self._tick[priority] = min(latest, wanted)
         raw = (self._tick[priority] - now) * (1.0 + JITTER * self._rng.random())
-        return Promise(min(max(raw, self._p.min_s), self._p.max_s), wanted > latest)
+        seconds = min(max(raw, self._p.min_s), self._p.max_s)
+        capped = wanted > latest
+        return Promise(seconds, capped, not capped or self._should_retry(priority))
+
+    def _should_retry(self, priority: Priority) -> bool:
+        share = 1.0 - self._kept[priority] / KEPT_ENOUGH
+        return share <= 0.0 or self._rng.random() >= min(share, MAX_REFUSED_SHARE)
 
     def _note_shed(self) -> None:
         self._shed += 1.0

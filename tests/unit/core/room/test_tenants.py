@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -144,4 +145,4 @@ def test_the_order_of_turns_is_the_order_of_the_faded_charges(
         line.fair.charge(tenant, tokens, now)
     order = [line.serve(0.0).split("-")[0] for _ in range(4)]
     values = [plain[tenant] for tenant in order]
-    assert all(a <= b + 1e-6 * (1 + b) for a, b in zip(values, values[1:], strict=False))
+    assert all(a <= b + 1e-6 * (1 + b) for a, b in pairwise(values))
