@@ -33,7 +33,7 @@ MAX_PROBE_S = 2.0
 HUGE = 100_000
 MIX = {"0": 0.12, "1": 0.5, "2": 0.38}
 TICK_S = 0.002
-CONNECTIONS = 4000
+CONNECTIONS = 8000
 """When all of them wait for an answer, what is due is not sent: clients are many, not endless."""
 
 PATIENCE_S = 10.0
@@ -197,6 +197,12 @@ async def run(plan: Ceiling, directory: Path, say: Callable[[str], None]) -> Par
     part.rows = [shipped.row(), naked.row()]
     part.bars = shipped.bars()
     part.notes = [step["said"] for step in ramp]
+    for storm in (shipped, naked):
+        if storm.offered < 0.9 * plan.times * ceiling:
+            part.notes.append(
+                f"{storm.gate}: {storm.offered / ceiling:.1f}x was all that could be sent; "
+                f"{storm.unsent} more were due while all {CONNECTIONS} connections waited"
+            )
     missed = [f"{b.name} {b.found} ({b.wanted})" for b in naked.bars() if not b.holds]
     part.notes.append("without the rate limit it would miss: " + ("; ".join(missed) or "nothing"))
     storms = [asdict(shipped), asdict(naked)]
