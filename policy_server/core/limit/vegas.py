@@ -131,10 +131,10 @@ class Vegas:
         return (1.0 + k) * sample.tpot_unloaded_s
 
     def _alpha(self) -> float:
-        return max(min(2.0, self._limit / 8.0), 0.03 * self._limit)
+        return max(min(2.0, self._limit / 32.0), 0.03 * self._limit)
 
     def _beta(self) -> float:
-        return max(min(4.0, self._limit / 4.0), 0.08 * self._limit)
+        return max(min(4.0, self._limit / 16.0), 0.08 * self._limit)
 
     def _queue_counts(self, s: WindowSample, d_max: float) -> bool:
         """An estimated queue that hardly delays is the engine's own pipelining."""

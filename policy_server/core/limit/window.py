@@ -216,9 +216,10 @@ class Window:
         delay = self._delay(now, observed)
         rate = self._first_tokens / duration
         reported, saturated = self._reported(now)
+        base_s = _mean(self._bases) or 0.0
         queue = reported
         if queue is None and delay is not None:
-            queue = rate * delay
+            queue = rate * max(0.0, delay - base_s)
         tpot, unloaded = self._tpot(now)
         whole_s = _mean([line.mean_s for line in self._lines]) or 0.0
         sample = WindowSample(
@@ -237,7 +238,7 @@ class Window:
             error_share=self._error_share(),
             saturated=saturated,
             quiet_s=now - self._last_event,
-            base_s=_mean(self._bases) or 0.0,
+            base_s=base_s,
             slack_s=WHOLE_SLACK * whole_s,
             feedback_s=whole_s,
             queue_estimated=reported is None,

@@ -123,3 +123,24 @@ def test_it_is_always_within_its_bounds(calls: list[tuple[object, ...]]) -> None
 
 def test_phi_is_half_for_the_class_with_the_long_budget() -> None:
     assert PHI == (0.9, 0.9, 0.5)
+
+
+def test_while_promises_are_kept_everyone_may_retry() -> None:
+    b = bookings()
+    for _ in range(500):
+        assert b.book(P1, 20.0, 15.0, 1.0, 0.0).should_retry
+
+
+def test_most_are_told_not_to_retry_while_all_slots_are_booked_and_promises_broken() -> None:
+    b = Bookings(RetryAfterParams(), random.Random(1))
+    for _ in range(500):
+        b.note_kept(P1, False)
+    assert b.kept(P1) < 0.01
+    answers = [b.book(P1, 20.0, 15.0, 1.0, 0.0) for _ in range(1_000)]
+    assert all(a.should_retry for a in answers if not a.capped)
+    capped = [a.should_retry for a in answers if a.capped]
+    assert 0.02 < capped.count(True) / len(capped) < 0.1  # some always try
+    for _ in range(100):
+        b.note_kept(P1, True)
+    assert all(b.book(P1, 20.0, 15.0, 1.0, 0.0).should_retry for _ in range(100))
+    assert b.kept(P0) == 1.0  # each class has its own
