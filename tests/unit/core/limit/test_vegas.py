@@ -115,9 +115,9 @@ def test_an_estimated_queue_that_hardly_delays_is_none() -> None:
 
 
 def test_a_tiny_engine_has_a_tiny_queue() -> None:
-    # L = 4: β = 1, so a standing queue of two whole answers is an overload
-    assert limit(4.0).on_window(window(4, engine_queue=2.0)).reason is Reason.QUEUE
-    assert limit(4.0).on_window(window(4, engine_queue=1.0)).reason is Reason.HOLD
+    # L = 8: β = .5, so a single answer that stands in line is an overload
+    assert limit(8.0).on_window(window(8, engine_queue=1.0)).reason is Reason.QUEUE
+    assert limit(8.0).on_window(window(8, engine_queue=0.5)).reason is Reason.HOLD
 
 
 # -- growth ---------------------------------------------------------------------------------------
