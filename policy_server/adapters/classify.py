@@ -19,6 +19,7 @@ from policy_server.core.request import Priority, Request
 
 PATH_KEPT = 256
 """Characters of path and model kept with a request: enough to tell endpoints apart."""
+UNKNOWN_TENANT = "(unknown)"
 MAX_NAME = 128
 """Longer tenant names are replaced by their hash, so that a held request stays small."""
 MAX_BODY_BYTES = 1 << 40
@@ -87,7 +88,7 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     path = (headers.get(":path") or "/").partition("?")[0]
     upgrade = method == "CONNECT" or "upgrade" in headers
     dialect = dialect_of(path, headers.get("content-type", ""))
-    tenant = _tenant(facts, rules.tenant)
+    tenant = _known(_tenant(facts, rules.tenant), rules.known_tenants)
     priority = _priority(headers, tenant, rules)
     pool = None
     if (upgrade or method in rules.methods) and path.startswith(rules.paths):
@@ -111,7 +112,11 @@ def _request(
     pool, priority, tenant, path, upgrade = who
     headers, body = facts.headers, facts.body
     body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
-    longest_s = min(rules.budgets_s[priority], facts.time_left_s)
+    longest_s = min(
+        rules.budgets_s[priority],
+        facts.time_left_s,
+        _whole(headers.get("x-stainless-read-timeout", "")) or math.inf,  # the SDK gives up then
+    )
     budget_s = _budget_s(headers.get("prefer", ""), longest_s)
     return Request(
         uid=_uid(headers.get("x-policy-uid", "")),
@@ -172,6 +177,11 @@ def _tenant(facts: Facts, source: TenantSource) -> str:
     if source.metadata:
         return bounded_name(facts.tenant.strip())
     return _key_hash(facts.headers)
+
+
+def _known(tenant: str, known: frozenset[str]) -> str:
+    """With a list of known tenants all others share one bucket: inventing names gains nothing."""
+    return tenant if not tenant or not known or tenant in known else UNKNOWN_TENANT
 
 
 def _key_hash(headers: Mapping[str, str]) -> str:

@@ -27,6 +27,7 @@ ALWAYS_WANTED = frozenset(
         "x-policy-uid",
         "x-request-id",
         "x-stainless-retry-count",
+        "x-stainless-read-timeout",
     }
 )
 """The headers that classification reads; the others are never decoded."""
@@ -80,6 +81,7 @@ class ClassifyRules:
     tenant: TenantSource = TenantSource(header="x-tenant-id")
     tenant_max_class: Mapping[str, Priority] = field(default_factory=dict)
     default_max_class: Priority = Priority.P0
+    known_tenants: frozenset[str] = frozenset()
     orca_pools: frozenset[str] = frozenset()
 
     @cached_property
@@ -107,6 +109,7 @@ def rules_of(config: Config) -> ClassifyRules:
         tenant=_tenant_source(config.tenants.source),
         tenant_max_class={t: Priority[name] for t, name in config.tenants.max_class.items()},
         default_max_class=Priority[config.tenants.default_max_class],
+        known_tenants=frozenset(config.tenants.known),
         orca_pools=frozenset(pool.name for pool in config.pools if pool.load_reports.orca),
     )
 

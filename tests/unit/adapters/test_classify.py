@@ -72,6 +72,21 @@ def test_a_tenant_cannot_exceed_its_class() -> None:
     assert request({**asked, "x-tenant-id": "other"}, rules=capped).priority is P1
 
 
+def test_names_that_are_not_on_the_list_of_tenants_are_one_tenant() -> None:
+    listed = rules(tenants={"known": ["acme"], "max_class": {"acme": "P0"}})
+    found = [request({"x-tenant-id": t}, rules=listed).tenant for t in ("acme", "x1", "x2", "")]
+    assert found == ["acme", "(unknown)", "(unknown)", ""]
+    assert request({"x-tenant-id": "x1"}).tenant == "x1"  # without a list everybody is somebody
+
+
+@pytest.mark.parametrize(
+    ("read_timeout", "budget_s"), [("600", 15), ("4", 4), ("0", 15), ("-3", 15), ("4.5x", 15)]
+)
+def test_nobody_is_held_longer_than_his_sdk_waits(read_timeout: str, budget_s: float) -> None:
+    found = request({"x-stainless-read-timeout": read_timeout})
+    assert found.budget_s == pytest.approx(budget_s)
+
+
 @pytest.mark.parametrize(
     ("prefer", "budget_s"),
     [
