@@ -18,7 +18,9 @@ async def test_the_operator_is_told_what_the_limit_cannot_see(tmp_path: Path, or
         (warning,) = (await stack.status())["warnings"]
         assert "pool default: ext_authz without load reports" in warning
         assert warning in (tmp_path / "policy.log").read_text()
-        async with stack.client.post(f"{stack.url}/v1/chat/completions", json=chat()) as answer:
+        async with stack.client.post(
+            f"{stack.url}/v1/chat/completions", json=chat(), headers={"x-request-priority": "0"}
+        ) as answer:
             assert answer.status == 200
         await stack.until(inflight=0)
         assert bool((await stack.status())["warnings"]) is not orca

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from policy_server.processes import tied_to_us
 from tests.support.envoy_process import running_envoy, wait_http_ok
 from tests.support.wired import bootstrap_for, ports
 
+UNTIL_S = 60
 Process = asyncio.subprocess.Process
 
 
@@ -81,13 +83,19 @@ class Stack:
 
     async def until(self, waiting: int | None = None, inflight: int | None = None) -> None:
         """Wait until so many requests wait and so many leases are open."""
-        async with asyncio.timeout(60):
-            while True:
-                pool = await self.pool()
-                waits = sum(pool["waiting"].values())
-                if waiting in (None, waits) and inflight in (None, pool["inflight"]["requests"]):
-                    return
-                await asyncio.sleep(0.02)
+        pool: dict[str, Any] = {}
+        try:
+            async with asyncio.timeout(UNTIL_S):
+                while True:
+                    pool = await self.pool()
+                    waits = sum(pool["waiting"].values())
+                    inflight_now = pool["inflight"]["requests"]
+                    if waiting in (None, waits) and inflight in (None, inflight_now):
+                        return
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            seen = {key: pool.get(key) for key in ("waiting", "inflight", "outcomes", "sheds")}
+            pytest.fail(f"wanted waiting={waiting} inflight={inflight}, last seen {seen}")
 
     async def control(self, **change: object) -> None:
         """Change the emulator at run time."""

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from policy_server.envoy_config.options import Wiring
-from tests.e2e.contract.conftest import CHAT, WIRINGS, Live
+from tests.e2e.contract.conftest import CHAT, P0, WIRINGS, Live
 from tests.support import wired
 from tests.support.echo_upstream import running_upstream
 from tests.support.gateway_command import running_gateway
@@ -118,8 +118,8 @@ async def test_the_gateway_command(wiring: Wiring, tmp_path: Path) -> None:
         aiohttp.ClientSession() as http,
     ):
         for _ in range(2):
-            async with http.post(gateway.url + CHAT) as answer:
+            async with http.post(gateway.url + CHAT, headers=P0) as answer:
                 assert answer.status == 200
-                assert answer.headers["x-policy-class"] == "P1"
+                assert answer.headers["x-policy-class"] == "P0"
             active, _ = await gateway.until_policy_pids(2)
             await asyncio.create_subprocess_exec("kill", "-9", str(active))

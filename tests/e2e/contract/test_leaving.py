@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, Live
+from tests.e2e.contract.conftest import CHAT, P0, Live
 from tests.e2e.contract.test_traffic import JSON, SIZES, body_of, client
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -68,7 +68,10 @@ async def test_before_its_answer_begins(live: Live, version: str) -> None:
 
 @pytest.mark.parametrize("version", ["http1", "http2"])
 async def test_in_mid_answer(live: Live, version: str) -> None:
-    async with client(version) as http, http.stream("POST", live.url_of("/half")) as answer:
+    async with (
+        client(version) as http,
+        http.stream("POST", live.url_of("/half"), headers=P0) as answer,
+    ):
         assert answer.status_code == 200
         held = live.start_post()
         await live.until(waiting=1, inflight=1)

@@ -8,10 +8,10 @@ import json
 import httpx2
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, Live
+from tests.e2e.contract.conftest import CHAT, P0, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-JSON = {"content-type": "application/json"}
+JSON = {"content-type": "application/json", **P0}
 SIZES = {"0 B": 0, "900 KB": 900_000, "3 MB": 3_000_000, "20 MB": 20_000_000}
 
 
@@ -34,7 +34,7 @@ async def test_a_body_arrives_whole(live: Live, version: str, size: int) -> None
         answer = await http.post(live.url_of(CHAT), content=body, headers=JSON)
     assert answer.status_code == 200
     assert answer.json()["bytes"] == len(body)
-    assert answer.headers["x-policy-class"] == "P1"
+    assert answer.headers["x-policy-class"] == "P0"
 
 
 @pytest.mark.parametrize("version", ["http1", "http2"])
@@ -53,8 +53,11 @@ async def test_a_body_arrives_whole_after_a_wait(live: Live, version: str) -> No
 
 @pytest.mark.parametrize("version", ["http1", "http2"])
 async def test_a_streamed_answer_comes_as_it_is_made(live: Live, version: str) -> None:
-    async with client(version) as http, http.stream("POST", live.url_of("/half")) as answer:
-        assert answer.headers["x-policy-class"] == "P1"
+    async with (
+        client(version) as http,
+        http.stream("POST", live.url_of("/half"), headers=P0) as answer,
+    ):
+        assert answer.headers["x-policy-class"] == "P0"
         chunks = answer.aiter_raw()
         assert await anext(chunks) == b"data: {}\n\n"
         await live.until(waiting=0, inflight=1)
@@ -65,7 +68,7 @@ async def test_a_streamed_answer_comes_as_it_is_made(live: Live, version: str) -
 
 
 async def test_a_websocket_takes_a_seat_until_it_closes(live: Live) -> None:
-    async with live.client.ws_connect(live.url_of("/ws")) as socket:
+    async with live.client.ws_connect(live.url_of("/ws"), headers=P0) as socket:
         await socket.send_str("hello")
         assert (await socket.receive()).data == "hello"
         await live.until(waiting=0, inflight=1)
