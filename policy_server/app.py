@@ -146,7 +146,9 @@ class PolicyServer:
     async def running(self) -> AsyncIterator[None]:
         """Serve inside the block; on leaving it, whatever still runs is stopped."""
         driver = self.driver
-        alive, _ = revive(driver.journal.load(), time.monotonic(), time.time())
+        alive, dead = revive(driver.journal.load(), time.monotonic(), time.time())
+        for place in dead:
+            driver.journal.remove(place.request.uid, Outcome.SHED)
         driver.start(alive, time.monotonic())
         tasks = [
             asyncio.create_task(self.desk.hand_back_holds()),
@@ -225,7 +227,7 @@ class PolicyServer:
             self._log.error("reload refused", error=str(error))
             return
         self._reload_error = None
-        self.admission.reconfigure(to_pool_params(config))
+        self.driver.reconfigure(to_pool_params(config))
         self.desk.use(rules_of(config))
         self._config = config
         self._scraper.use(_pages(config))
