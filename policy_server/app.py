@@ -40,6 +40,7 @@ from policy_server.core.outcome import Outcome, ReportOutcome
 from policy_server.core.request import Priority
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
+from policy_server.garbage import FullCollections
 from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
@@ -71,6 +72,7 @@ class PolicyServer:
         self._mode = mode
         self._wiring = wiring
         self._started = time.monotonic()
+        self._collections = FullCollections(self._started)
         self._not_ready: str | None = "starting"
         self._reload_error: str | None = None
         self._blind_spots = BlindSpots(told=wiring == "authz")
@@ -159,6 +161,7 @@ class PolicyServer:
         await self.grpc.start()
         self._probe.start()
         self._scraper.use(_pages(self._config))
+        self._collections.take_over()
         self._not_ready = None
         self._log.info(
             "started",
@@ -236,7 +239,9 @@ class PolicyServer:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._decisions.tick(time.monotonic())
+            now = time.monotonic()
+            self._decisions.tick(now)
+            self._collections.tick(self.admission.waiting(), now)
 
     def _server_view(self) -> ServerView:
         now = time.monotonic()

@@ -27,7 +27,7 @@ LAYERS = (
     {"driver"},
     {
         *("adapters", "jobs", "signals", "telemetry", "envoy_config", "backend", "load"),
-        *("simulate", "top", "processes"),
+        *("simulate", "top", "processes", "garbage"),
     },
     {"views"},
     {"app"},
