@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from policy_server.adapters.log_entry import EntryKind, LogEntry, read_entry
+from policy_server.adapters.mend import mended
 from policy_server.adapters.ports import Gate, ReportReader
 from policy_server.adapters.protos import (
     DecodeError,
@@ -83,5 +84,13 @@ def _since_headers(completion: Completion) -> float:
 def _parse(raw: bytes) -> StreamAccessLogsMessage | None:
     try:
         return StreamAccessLogsMessage.FromString(raw)
+    except DecodeError:
+        return _parse_mended(raw)
+
+
+def _parse_mended(raw: bytes) -> StreamAccessLogsMessage | None:
+    """A client's odd bytes must not cost the leases of everybody in the same message."""
+    try:
+        return StreamAccessLogsMessage.FromString(mended(raw, StreamAccessLogsMessage.DESCRIPTOR))
     except DecodeError:
         return None

@@ -30,6 +30,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (  # type: ignore[a
     ProcessingRequest,
     ProcessingResponse,
 )
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct, Value
 
@@ -38,8 +39,10 @@ __all__ = [
     "CheckRequest",
     "CheckResponse",
     "DecodeError",
+    "Descriptor",
     "DownstreamEnd",
     "DownstreamPeriodic",
+    "FieldDescriptor",
     "HTTPAccessLogEntry",
     "HeaderValueOption",
     "HttpHeaders",

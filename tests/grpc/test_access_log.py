@@ -68,3 +68,17 @@ async def test_a_broken_message_costs_only_itself(wired: Wired) -> None:
     assert wired.access_log.counts.broken == 1
     assert wired.access_log.counts.anonymous == 1
     assert [uid for uid, _ in wired.gate.completed] == ["uid-1"]
+
+
+async def test_a_clients_odd_bytes_cost_no_lease(wired: Wired) -> None:
+    odd, other = entry("uid-1", DownstreamEnd), entry("uid-2", DownstreamEnd)
+    odd.request.request_id = odd.request.request_headers["x-request-id"] = "0123456789"
+    raw = wired.channel.stream_unary(
+        "/envoy.service.accesslog.v3.AccessLogService/StreamAccessLogs"
+    )()
+    sent = message(other, odd, node="envoy-1").SerializeToString()
+    await raw.write(sent.replace(b"0123456789", b"\xff\xfe\x80\xc3(\xed\xa0\x80ok"))
+    await wired.gate.until(lambda: len(wired.gate.completed) == 2)
+    assert wired.gate.completed == [("uid-2", Completion(200)), ("uid-1", Completion(200))]
+    assert wired.gate.nodes == ["envoy-1"]
+    assert wired.access_log.counts.broken == 0

@@ -75,3 +75,19 @@ async def test_a_websocket_takes_a_seat_until_it_closes(live: Live) -> None:
         held = live.start_post()
         await live.until(waiting=1)
     assert (await held).status == 200
+
+
+@pytest.mark.parametrize("name", [b"x-request-id", b"x-request-priority", b"referer"])
+async def test_bytes_that_are_no_text_in_a_header_leave_no_slot_taken(
+    live: Live, name: bytes
+) -> None:
+    address = live.envoys["near"].url.removeprefix("http://")
+    host, port = address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: 0\r\n".encode()
+    writer.write(head + name + b": \xff\xfe\x80(\r\n\r\n")
+    answer = await reader.read()
+    writer.close()
+    await writer.wait_closed()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    await live.until(waiting=0, inflight=0)
