@@ -158,10 +158,10 @@ class PolicyServer:
             asyncio.create_task(self._tick()),
         ]
         runner = await self._start_http()
+        self._collections.take_over()  # before the first stream: it stops the loop for a moment
         await self.grpc.start()
         self._probe.start()
         self._scraper.use(_pages(self._config))
-        self._collections.take_over()
         self._not_ready = None
         self._log.info(
             "started",
