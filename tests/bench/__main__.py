@@ -25,7 +25,7 @@ import uvloop
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, held, overload
+from tests.bench import ceiling, decision, embeddings, held, overload
 from tests.bench.contenders import CONTENDERS
 from tests.bench.result import Part, print_part
 
@@ -105,11 +105,18 @@ def _decision(options: argparse.Namespace) -> Run:
     return lambda directory: decision.run(decision.Decision(), directory, say)
 
 
+def _embeddings(options: argparse.Namespace) -> Run:
+    plan = embeddings.Embeddings(**_given(seconds=options.seconds))
+    plan = replace(plan, warmup_s=min(plan.warmup_s, plan.seconds / 3))
+    return lambda directory: embeddings.run(plan, directory, say)
+
+
 RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "overload": _overload,
     "held": _held,
     "ceiling": _ceiling,
     "decision": _decision,
+    "embeddings": _embeddings,
 }
 
 
@@ -131,7 +138,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     group.add_argument("--contender", type=_several(str), help=", ".join(CONTENDERS))
     group.add_argument("--seed", type=int)
     group = parser.add_argument_group("others")
-    group.add_argument("--seconds", type=float, help="of load (overload, ceiling)")
+    group.add_argument("--seconds", type=float, help="of load (overload, ceiling, embeddings)")
     group.add_argument("--count", type=int, help="held at once (held)")
     group.add_argument("--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}")
     options = parser.parse_args(argv)

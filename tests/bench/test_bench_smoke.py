@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, held, overload
+from tests.bench import ceiling, decision, embeddings, held, overload
 from tests.bench.__main__ import RUNS
 from tests.bench.client import Replies, Reply
 from tests.bench.result import Bar, Part, print_part
@@ -68,8 +68,16 @@ async def test_a_decision_is_priced(tmp_path: Path) -> None:
     assert "bare grpc.aio server" in seen(part)
 
 
+async def test_a_real_model_is_driven_past_its_capacity(tmp_path: Path) -> None:
+    plan = embeddings.Embeddings(
+        fixed=(4,), seconds=1.5, warmup_s=0.5, alone_s=0.5, rounds=1, patience_s=1.0
+    )
+    part = await embeddings.run(plan, tmp_path, quiet)
+    assert "fixed 4" in seen(part)
+
+
 def test_every_bench_has_a_name() -> None:
-    assert list(RUNS) == ["overload", "held", "ceiling", "decision"]
+    assert list(RUNS) == ["overload", "held", "ceiling", "decision", "embeddings"]
 
 
 def test_a_figure_that_was_not_measured_misses_its_bar() -> None:

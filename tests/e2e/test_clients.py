@@ -93,10 +93,13 @@ async def test_refused_once_it_comes_back_when_told_and_is_served(
 async def test_refused_for_good_it_gives_up_and_can_say_why(
     tmp_path: Path, name: str, mode: str
 ) -> None:
-    async with running_stack(tmp_path, ONE_SEAT) as stack, recording(stack.url) as recorder:
-        async with full(stack, recorder):
-            recorder.on_attempt = lambda _attempt: None  # the crowd stays
-            answer = await run_client(name, recorder.url, mode)
+    async with (
+        running_stack(tmp_path, ONE_SEAT) as stack,
+        recording(stack.url) as recorder,
+        full(stack, recorder),
+    ):
+        recorder.on_attempt = lambda _attempt: None  # the crowd stays
+        answer = await run_client(name, recorder.url, mode)
     attempts = {("urllib3", "plain"): 1, ("urllib3", "retry"): 4}.get((name, mode), 3)
     assert recorder.statuses == [429] * attempts
     assert "Please try again in" in answer["message"]
