@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,17 +51,26 @@ def fit(points: Sequence[tuple[float, float]]) -> Fit:
 
 def read_points(path: Path) -> list[tuple[float, float]]:
     """Rows of `batch,inter_token_s`, header optional. Raises InputError with line and reason."""
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            return _points(path, file)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path}: not a CSV file in UTF-8: {error}") from error
+
+
+def _points(path: Path, file: Iterable[str]) -> list[tuple[float, float]]:
     points = []
-    with path.open(newline="", encoding="utf-8") as file:
-        for line, row in enumerate(csv.reader(file), start=1):
-            if not row or (line == 1 and not _is_number(row[0])):
-                continue
-            if len(row) < 2 or not (_is_number(row[0]) and _is_number(row[1])):
-                raise InputError(f"{path}:{line}: expected batch,inter_token_s, got {row!r}")
-            batch, seconds = float(row[0]), float(row[1])
-            if batch < 1 or seconds <= 0:
-                raise InputError(f"{path}:{line}: batch must be ≥ 1 and the time > 0 s")
-            points.append((batch, seconds))
+    for line, row in enumerate(csv.reader(file), start=1):
+        if not row or (line == 1 and not _is_number(row[0])):
+            continue
+        if len(row) < 2 or not (_is_number(row[0]) and _is_number(row[1])):
+            raise InputError(f"{path}:{line}: expected batch,inter_token_s, got {row!r}")
+        batch, seconds = float(row[0]), float(row[1])
+        if batch < 1 or seconds <= 0:
+            raise InputError(f"{path}:{line}: batch must be ≥ 1 and the time > 0 s")
+        points.append((batch, seconds))
     return points
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,10 @@ def engine_of(options: EngineOptions) -> EngineParams | PlainParams:
     """The engine. Raises InputError."""
     if options.plain:
         return _plain(options.plain)
+    for name in ("step_ms", "seq_ms", "prefill_tps"):
+        value = getattr(options, name)
+        if not math.isfinite(value):
+            raise InputError(f"--{name.replace('_', '-')} {value}: must be a finite number")
     if options.prefill_tps <= 0:
         raise InputError(f"--prefill-tps {options.prefill_tps:g}: must be > 0")
     try:
@@ -48,7 +53,10 @@ def engine_of(options: EngineOptions) -> EngineParams | PlainParams:
 def _plain(text: str) -> PlainParams:
     servers, _, seconds = text.partition(":")
     try:
-        return PlainParams(int(servers), float(seconds))
+        service_s = float(seconds)
+        if not math.isfinite(service_s):
+            raise ValueError("seconds must be a finite number")
+        return PlainParams(int(servers), service_s)
     except ValueError as error:
         raise InputError(f"--plain {text!r}: expected servers:seconds, {error}") from error
 
@@ -62,6 +70,8 @@ def mix_of(text: str) -> dict[Priority, float]:
             mix[Priority(int(name.strip().upper().removeprefix("P")))] = float(share)
         except ValueError as error:
             raise InputError(f"--mix {part!r}: expected class:share, as in 0:.2") from error
+    if not all(map(math.isfinite, mix.values())):
+        raise InputError(f"--mix {text!r}: shares must be finite numbers")
     if min(mix.values()) < 0 or sum(mix.values()) <= 0:
         raise InputError(f"--mix {text!r}: shares must be ≥ 0 and not all 0")
     return {priority: share for priority, share in mix.items() if share > 0}
@@ -83,8 +93,8 @@ def world_of(
     trace: Path, engine: EngineParams | PlainParams, traffic: TrafficOptions, pool: PoolParams
 ) -> World:
     """The world of a user's trace. Raises InputError."""
-    if traffic.speed <= 0:
-        raise InputError(f"--speed {traffic.speed:g}: must be > 0")
+    if not (traffic.speed > 0 and math.isfinite(traffic.speed)):
+        raise InputError(f"--speed {traffic.speed:g}: must be > 0 and finite")
     if traffic.tenants < 1:
         raise InputError(f"--tenants {traffic.tenants}: must be ≥ 1")
     manner = Manner(sdk=traffic.retry, streamed=traffic.stream)

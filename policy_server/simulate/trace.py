@@ -9,17 +9,32 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from policy_server.core.request import Priority
 from policy_server.simulate.errors import InputError
 from policy_server.simulate.seeds import pick
 
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+MAX_SPAN_S = 31 * 86_400.0
+"""Virtual time passes even where nothing arrives; without a bound a run may never end."""
+SPAN = "more than 31 days after the first; is TIMESTAMP in seconds? Else cut the trace"
+_FRACTION = re.compile(r"([^.]+)\.([0-9]+)(Z|[+-][0-9:]+)?")
 DEFAULT_MIX = {Priority.P0: 0.2, Priority.P1: 0.5, Priority.P2: 0.3}
+
+
+class _Reader(Protocol):
+    """What csv.reader returns."""
+
+    line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+    def __next__(self) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +51,7 @@ class TraceRow:
 def read_trace(path: Path) -> list[TraceRow]:
     """The rows in order. Raises InputError naming line and reason."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
+        with path.open(newline="", encoding="utf-8-sig") as file:  # Excel writes a BOM
             rows = list(_rows(path, csv.reader(file)))
     except OSError as error:
         raise InputError(f"{path}: {error.strerror or error}") from error
@@ -47,7 +62,7 @@ def read_trace(path: Path) -> list[TraceRow]:
     return rows
 
 
-def _rows(path: Path, reader: Iterator[list[str]]) -> Iterator[TraceRow]:
+def _rows(path: Path, reader: _Reader) -> Iterator[TraceRow]:
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in COLUMNS if name not in header]
     if missing:
@@ -56,7 +71,8 @@ def _rows(path: Path, reader: Iterator[list[str]]) -> Iterator[TraceRow]:
             f"{','.join(COLUMNS)}"
         )
     start = previous = None
-    for line, cells in enumerate(reader, start=2):
+    for cells in reader:
+        line = reader.line_num
         if not cells:
             continue
         try:
@@ -66,6 +82,8 @@ def _rows(path: Path, reader: Iterator[list[str]]) -> Iterator[TraceRow]:
         start = row.at if start is None else start
         if previous is not None and row.at < previous:
             raise InputError(f"{path}:{line}: earlier than the line before; sort the trace by time")
+        if row.at - start > MAX_SPAN_S:
+            raise InputError(f"{path}:{line}: {SPAN}")
         previous = row.at
         yield TraceRow(row.at - start, row.prompt, row.output, row.priority, row.tenant)
 
@@ -109,13 +127,14 @@ def _seconds(text: str) -> float:
 
 
 def _moment(text: str) -> float:
-    whole, _, fraction = text.partition(".")
-    try:  # seven digits of fraction are one too many for fromisoformat in every version
+    # Seven digits of fraction are one too many for fromisoformat: they are read apart.
+    parts = _FRACTION.fullmatch(text)
+    whole, fraction = (parts[1] + (parts[3] or ""), parts[2]) if parts else (text, "0")
+    try:
         moment = datetime.fromisoformat(whole)
-        rest = float(f"0.{fraction}") if fraction else 0.0
     except ValueError:
         raise ValueError(f"TIMESTAMP {text!r} is not a time") from None
-    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() + rest
+    return moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() + float(f"0.{fraction}")
 
 
 def classify(

@@ -81,6 +81,11 @@ def test_a_scenario_by_name_with_its_bars(app: typer.Typer) -> None:
         (["--trace", "TRACE", "--replicas", "8..1"], "the smaller first"),
         (["--trace", "TRACE", "--mix", "9:1"], "--mix '9:1'"),
         (["--trace", "TRACE", "--speed", "0"], "--speed 0: must be > 0"),
+        (["--trace", "TRACE", "--speed", "nan"], "--speed nan: must be > 0"),
+        (["--trace", "TRACE", "--step-ms", "nan"], "--step-ms nan: must be a finite number"),
+        (["--trace", "TRACE", "--mix", "0:nan"], "--mix '0:nan'"),
+        (["--trace", "TRACE", "--plain", "4:nan"], "--plain '4:nan'"),
+        (["--trace", "TRACE", "--calibrate", "BINARY"], "binary.csv: not a CSV"),
         (["--trace", "TRACE", "--tenants", "0"], "--tenants 0"),
         (["--trace", "TRACE", "--max-num-seqs", "0"], "slots"),
         (["--trace", "TRACE", "--prefill-tps", "0"], "--prefill-tps 0"),
@@ -97,7 +102,10 @@ def test_a_mistake_is_one_line_and_exit_2(
 ) -> None:
     bad = tmp_path / "bad.csv"
     bad.write_text(HEADER + "1,1,1\n2,x,1\n")
-    given = [{"TRACE": str(trace), "BAD": str(bad)}.get(arg, arg) for arg in args]
+    binary = tmp_path / "binary.csv"
+    binary.write_bytes(b"\xff\xfe")
+    files = {"TRACE": str(trace), "BAD": str(bad), "BINARY": str(binary)}
+    given = [files.get(arg, arg) for arg in args]
     code, _, err = invoke(app, *given)
     assert code == 2
     assert words in err

@@ -33,6 +33,21 @@ def test_seconds_classes_and_tenants_are_taken_as_given(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "stamp",
+    [
+        "2024-05-10 00:00:01.5",
+        "2024-05-10 00:00:01.5000000",
+        "2024-05-10 00:00:01.500000+00:00",
+        "2024-05-10T02:00:01.5+02:00",
+        "2024-05-10T00:00:01.5Z",
+    ],
+)
+def test_a_moment_as_the_data_sets_write_it(tmp_path: Path, stamp: str) -> None:
+    path = write(tmp_path, f"\ufeff{HEADER}2024-05-10 00:00:00+00:00,1,1\n{stamp},1,1\n")
+    assert [row.at for row in read_trace(path)] == [0.0, 1.5]
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("", "trace.csv:1: missing column TIMESTAMP"),
@@ -45,6 +60,8 @@ def test_seconds_classes_and_tenants_are_taken_as_given(tmp_path: Path) -> None:
         (HEADER + "nan,10,1\n", "trace.csv:2: TIMESTAMP 'nan' is not a time"),
         (HEADER + "2.0,1,1\n1.0,1,1\n", "trace.csv:3: earlier than the line before"),
         ("class," + HEADER + "P7,1.0,1,1\n", "trace.csv:2: class 'P7' is none of"),
+        (HEADER + '0,"\n5",3\n1,x,1\n', "trace.csv:4: ContextTokens 'x'"),
+        (HEADER + "0,1,1\n1700000000,1,1\n", "trace.csv:3: more than 31 days after the first"),
     ],
 )
 def test_a_bad_trace_is_one_line_with_place_and_reason(
