@@ -204,6 +204,8 @@ def backend(
             prefill_tps=prefill_tps,
         )
         params = BackendParams(engine, cold_start_s=cold_start, orca=orca)
+        if not 0 <= port < 65536:
+            raise ValueError(f"--port: {port} is no port; choose 0 (any free one) to 65535")
     _run(lambda: run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))
 
 

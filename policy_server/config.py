@@ -283,12 +283,15 @@ class WebhooksConfig(Section):
     secrets: Mapping[str, str] = Field(default_factory=dict)
 
 
+MAX_JOB_BODY_BYTES = 1024**3  # Envoy buffers twice as much and counts in 32 bits
+
+
 class JobsConfig(Section):
     """`Prefer: respond-async`. `via` = the Envoy to send jobs through (URL)."""
 
     enabled: bool = True
     via: Url | None = None
-    max_body: ByteSize = ByteSize(16 * 1024 * 1024)
+    max_body: Annotated[ByteSize, Field(le=MAX_JOB_BODY_BYTES)] = ByteSize(16 * 1024 * 1024)
     queue_ttl_s: Seconds = 86_400
     result_ttl_s: Seconds = 86_400
     share: Share = 0.02

@@ -15,6 +15,8 @@ OnOutage = Literal["closed", "open"]
 # Requests per second that reach the gate. One policy server process decides a little more than
 # this on one core; what is above is refused by Envoy itself, at a thousandth of the cost.
 DEFAULT_GATE_RATE_PER_S = 2000
+MAX_GATE_RATE_PER_S = 1_000_000
+"""Far above what a gate can take, and Envoy's buckets count in 32 bits."""
 DEFAULT_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "h2c": 80, "grpc": 80}
 
@@ -90,3 +92,7 @@ class GatewayOptions:
             raise ConfigError("--tls-cert and --tls-key belong together; give both or none")
         if self.gate_rate_per_s < 1:
             raise ConfigError("the gate's rate must be at least 1 request per second")
+        if self.gate_rate_per_s > MAX_GATE_RATE_PER_S:
+            raise ConfigError(
+                f"the gate's rate must be at most {MAX_GATE_RATE_PER_S} requests per second"
+            )

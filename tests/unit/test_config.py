@@ -103,6 +103,7 @@ def test_the_longest_hold_counts_scale_from_zero_only_when_backends_are_known(
         ("classes: {P0: {share: .9}}", "the shares of classes and jobs add up to 1.17; lower"),
         ("classes:\n  P0:\n    max_wait_s: 0\n", ":3: classes.P0.max_wait_s: input should be gr"),
         ("room: {max_bytes: 3 apples}", "'3 apples' is no size; write for example 256MiB"),
+        ("jobs: {max_body: 3GiB}", "jobs.max_body: input should be less than or equal to"),
         ("tenants: {from: jwt}", "'jwt' names no source; write header:NAME, metadata:"),
         ("retry_after: {max_s: 90}", "retry_after.max_s: input should be less than or equal to"),
         ("server:\n  grpc: a:1\n  grpc: b:2\n", ":3: server.grpc: already set on line 2; remove"),

@@ -54,6 +54,7 @@ def test_envoy_finds_a_policy_server_that_listens_everywhere(tmp_path: Path) -> 
         ({"tls_cert": Path("c"), "tls_key": Path("k")}, "--tls-cert: c cannot be read"),
         ({"config": Path("nowhere.yaml")}, "nowhere.yaml: no such file; check the --config path"),
         ({"gate_rate_per_s": 0}, "the gate's rate must be at least 1"),
+        ({"gate_rate_per_s": 10**11}, "the gate's rate must be at most 1000000"),
         ({"data_dir": Path("/proc/nowhere")}, "--data-dir: /proc/nowhere cannot be written"),
     ],
 )
