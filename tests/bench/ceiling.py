@@ -222,7 +222,7 @@ async def find_ceiling(
         for clients in plan.ramp:
             meter = CpuMeter({"policy": lab.gate.pid, "envoy": lab.envoy.pid})
             meter.start()
-            loop = await closed_loop(lab.url, clients, request("1"), plan.step_s)
+            loop = await closed_loop(lab.url, clients, request("0"), plan.step_s)
             rate = loop.replies.statuses[200] / plan.step_s
             cores = meter.shares()
             said = (

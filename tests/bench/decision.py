@@ -4,6 +4,8 @@ Throughput: the policy server and a bare grpc.aio server, each behind an Envoy o
 turns with the same clients, so that a busy machine slows both. A full room: with so many requests
 waiting, clients in a closed loop are refused as fast as the gate can (`room_full`). The core: one
 answer ends, the first in line is admitted, a new request queues; no network, one thread.
+
+All of it is P0: the overload guard refuses the others for less, and that is not the question.
 """
 
 from __future__ import annotations
@@ -88,11 +90,11 @@ async def _against_bare(plan: Decision, directory: Path) -> tuple[Rate, Rate]:
 
 
 async def _full_room(plan: Decision, waiting: int, directory: Path) -> Rate:
-    """Every seat and every place is taken by P1 for good; each further P1 is refused."""
+    """Every seat and every place is taken by P0 for good; each further P0 is refused."""
     config = fixed(1, classes=ALL_CLASSES_LONG, room={"max_requests": waiting})
     async with running_lab(directory, config, silent=True) as lab:
         crowd = Crowd(lab.url)
-        await crowd.come(waiting + 1, request("1"))
+        await crowd.come(waiting + 1, request("0"))
         await lab.until_waiting(waiting)
         turns = [await _turn(plan, lab, 429) for _ in range(plan.rounds)]
         crowd.leave()
@@ -101,7 +103,7 @@ async def _full_room(plan: Decision, waiting: int, directory: Path) -> Rate:
 
 async def _turn(plan: Decision, lab: Lab, status: int) -> Rate:
     before = cpu_s(lab.gate.pid)
-    loop = await closed_loop(lab.url, plan.clients, request("1"), plan.seconds)
+    loop = await closed_loop(lab.url, plan.clients, request("0"), plan.seconds)
     used = cpu_s(lab.gate.pid) - before
     statuses = loop.replies.statuses
     assert statuses.total() == statuses[status] > 0, f"expected {status} only: {statuses}"

@@ -82,7 +82,7 @@ def print_part(console: Console, part: Part) -> None:
     """The table, the bars and the notes of one bench."""
     table = Table(title=part.title, title_justify="left")
     for index, name in enumerate(part.columns):
-        table.add_column(name, justify="left" if index == 0 else "right")
+        table.add_column(name, justify="left" if index == 0 else "right", overflow="fold")
     for row in part.rows:
         table.add_row(*(shown(cell) for cell in row))
     console.print(table)
