@@ -18,6 +18,7 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -60,6 +61,14 @@ Mode = Literal["gateway", "serve"]
 DRAIN_S = 30.0  # the longest that answers in flight are waited for
 STOP_GRACE_S = 2.0
 TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """What SIGHUP does: `read` the file; `accepted` hears of the configuration now in force."""
+
+    read: Callable[[], Config]
+    accepted: Callable[[Config], None] | None = None
 
 
 class PolicyServer:
@@ -220,10 +229,10 @@ class PolicyServer:
         if not await self.driver.idle(DRAIN_S):
             self._log.warning("stopped with answers in flight", count=self.admission.inflight())
 
-    def reload(self, read: Callable[[], Config]) -> None:
+    def reload(self, how: Reload) -> None:
         """SIGHUP: new rules and budgets for new arrivals; a mistake changes nothing."""
         try:
-            config = read()
+            config = how.read()
             _refuse_fixed_changes(self._config, config)
         except ConfigError as error:
             self._reload_error = f"the last reload was refused: {error}"
@@ -234,6 +243,8 @@ class PolicyServer:
         self.desk.use(rules_of(config))
         self._config = config
         self._scraper.use(_pages(config))
+        if how.accepted is not None:
+            how.accepted(config)
         self._log.info("reloaded", pools=[p.name for p in config.pools])
 
     async def _tick(self) -> None:
@@ -269,7 +280,7 @@ async def run_server(
     mode: Mode,
     data_dir: Path,
     ready: Callable[[], None],
-    reload: Callable[[], Config] | None = None,
+    reload: Reload | None = None,
     wiring: Wiring = "gate",
 ) -> None:
     """Run until SIGTERM or SIGINT. Calls `ready` once traffic may come.

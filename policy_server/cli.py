@@ -11,6 +11,7 @@ import os
 import sys
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -127,26 +128,23 @@ def serve(
     ] = Wiring.gate,
     standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
     mode: Annotated[Mode, typer.Option("--mode", hidden=True)] = Mode.serve,
+    accepted: Annotated[Path | None, typer.Option("--accepted", hidden=True)] = None,
 ) -> None:
     """Run the policy server alone, for an Envoy that someone else runs. Prints `ready`."""
-    from policy_server.app import run_server
+    from policy_server.app import Reload, run_server
     from policy_server.config import load_config
+    from policy_server.gateway import accepted as last_accepted
     from policy_server.gateway import standby as handover
 
     if standby:
         if not handover.wait_for_go():
             return
         handover.end_with_supervisor()
-    settings = load_config(config, os.environ)
+    settings = load_config(accepted or config, os.environ)
+    keep = partial(last_accepted.save, path=accepted) if accepted else None
+    reload = Reload(lambda: load_config(config, os.environ), keep)
     _run(
-        lambda: run_server(
-            settings,
-            mode.value,
-            data_dir,
-            handover.say_ready,
-            lambda: load_config(config, os.environ),
-            wiring.value,
-        )
+        lambda: run_server(settings, mode.value, data_dir, handover.say_ready, reload, wiring.value)
     )
 
 

@@ -6,6 +6,7 @@ from envoy_data_plane.envoy.config.accesslog.v3 import AccessLog
 from envoy_data_plane.envoy.config.core.v3 import (
     DataSource,
     Http2ProtocolOptions,
+    HttpProtocolOptions,
     TransportSocket,
 )
 from envoy_data_plane.envoy.config.listener.v3 import Filter, FilterChain, Listener
@@ -37,6 +38,8 @@ LISTENER = "gateway"
 HEARTBEAT_S = 5.0
 # How long a model server may be silent, beyond the hold: a long answer that is not streamed.
 SILENT_ANSWER_S = 900.0
+# Envoy and the gate add about a dozen; at the default of 100 that refused a client with 90.
+MAX_HEADERS = 1000
 UPGRADES = ("websocket", "CONNECT")
 
 
@@ -82,6 +85,7 @@ def connection_manager(
         ),
         local_reply_config=local_replies(),
         http2_protocol_options=Http2ProtocolOptions(allow_connect=True),
+        common_http_protocol_options=HttpProtocolOptions(max_headers_count=MAX_HEADERS),
         upgrade_configs=[HttpConnectionManagerUpgradeConfig(upgrade_type=u) for u in UPGRADES],
         stream_idle_timeout=seconds(config.longest_hold_s + SILENT_ANSWER_S),
         request_headers_timeout=seconds(15),

@@ -18,6 +18,7 @@ from policy_server.envoy_config.options import (
     Upstream,
     Wiring,
 )
+from policy_server.gateway import accepted
 from policy_server.processes import find_envoy, first_taken
 
 CA_FILES = (
@@ -65,6 +66,11 @@ class Plan:
     def bootstrap_file(self) -> Path:
         """Where Envoy's configuration is written."""
         return self.data_dir / "envoy.yaml"
+
+    @property
+    def accepted_file(self) -> Path:
+        """Where the configuration in force is kept."""
+        return self.data_dir / accepted.NAME
 
 
 def make_plan(flags: Flags, env: Mapping[str, str]) -> Plan:

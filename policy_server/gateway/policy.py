@@ -69,13 +69,14 @@ class PolicyServers:
         command += ["--wiring", self._plan.options.wiring]
         if self._plan.config_file is not None:
             command += ["--config", str(self._plan.config_file)]
+        command += ["--accepted", str(self._plan.accepted_file)]
         child = await Child.start(command, self._plan.child_env, piped=True)
         if self._stopping:
             child.kill()
         return child
 
     def reload(self) -> None:
-        """SIGHUP to the active one; a standby reads the file when its turn comes."""
+        """SIGHUP to the active one; a standby starts from what it accepted last."""
         if self.active is not None:
             self.active.hang_up()
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from policy_server.config import ConfigError
 from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
+from policy_server.gateway import accepted
 from policy_server.gateway.child import GaveUpError
 from policy_server.gateway.envoy import Envoy
 from policy_server.gateway.plan import Plan
@@ -32,8 +33,9 @@ def run_gateway(plan: Plan) -> int:
     try:
         text = to_yaml(build_bootstrap(plan.config, plan.options), "Written by the gateway.")
         plan.bootstrap_file.write_text(text, "utf-8")
+        accepted.save(plan.config, plan.accepted_file)
     except OSError as error:
-        raise ConfigError(f"--data-dir: {plan.bootstrap_file}: {error.strerror}") from None
+        raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
     return asyncio.run(_Supervisor(plan).run())
 
 

@@ -83,6 +83,17 @@ async def test_killed_again_and_again_it_serves_again(tmp_path: Path) -> None:
             assert await post(gateway) == 200
 
 
+@pytest.mark.parametrize("edit", ["pools: [{limit: {max: nonsense", "server: {http: 127.0.0.1:1}"])
+async def test_a_spoiled_configuration_file_does_not_matter_to_a_take_over(
+    tmp_path: Path, edit: str
+) -> None:
+    async with one_slot(tmp_path) as (gateway, _):
+        (tmp_path / "policy.yaml").write_text(edit)  # half written, or not for this Envoy
+        os.kill(gateway.policy_pids()[0], signal.SIGKILL)
+        assert await post(gateway) == 200
+        assert gateway.process.returncode is None
+
+
 async def test_a_killed_envoy_is_started_again(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, _):
         os.kill(gateway.envoy_pid(), signal.SIGKILL)

@@ -219,3 +219,10 @@ async def _leaver(
     file.write_text(json.dumps(chat(tokens, stream, padding="x" * size)))
     command = [sys.executable, "-m", "tests.support.leaver", http, stack.url + PATH, str(file)]
     return await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+
+
+async def test_a_client_with_ninety_headers_is_a_client_like_any_other(tmp_path: Path) -> None:
+    async with running_stack(tmp_path) as stack:
+        many = {f"x_h{index}": "v" for index in range(90)}
+        assert (await post(stack, None, **many))[0] == 200
+        await stack.until(waiting=0, inflight=0)
