@@ -19,7 +19,11 @@ from tests.support.clients.recorder import Attempt, Recorder, recording, refusin
 from tests.support.clients.run import CLIENTS, run_client
 from tests.support.stack import Stack, chat, running_stack
 
+CALM = {"default_class": "P0"}
+"""On a machine that lags, the lower classes get the policy server's own 429, which is not the
+subject here."""
 ONE_SEAT: dict[str, Any] = {
+    **CALM,
     "pools": [{"name": "default", "limit": {"algorithm": "fixed", "initial": 1}}],
     "classes": {name: {"max_wait_s": 600} for name in ("P0", "P1", "P2")},
     "room": {"max_requests": 1},
@@ -61,12 +65,12 @@ async def full(stack: Stack, recorder: Recorder) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("name", CLIENTS)
 async def test_it_is_served(tmp_path: Path, name: str) -> None:
-    async with running_stack(tmp_path) as stack, recording(stack.url) as recorder:
+    async with running_stack(tmp_path, CALM) as stack, recording(stack.url) as recorder:
         for mode in ("plain", "stream") if name in STREAMS else ("plain",):
             recorder.attempts.clear()
             assert (await run_client(name, recorder.url, mode))["text"]
             assert recorder.statuses == [200]
-            assert recorder.attempts[0].response["x-policy-class"] == "P1"
+            assert recorder.attempts[0].response["x-policy-class"] == "P0"
 
 
 @pytest.mark.parametrize(("name", "mode"), RETRIES)

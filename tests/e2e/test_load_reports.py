@@ -21,9 +21,10 @@ SLOTS = ("--max-num-seqs", "4", "--step-ms", "20")
 
 
 def config(limit: dict[str, object], **load_reports: object) -> dict[str, Any]:
-    """One pool, long budgets."""
+    """One pool, long budgets; P0, whom a machine that lags serves all the same."""
     pool = {"name": "default", "limit": limit, "load_reports": load_reports}
-    return {"pools": [pool], "classes": {c: {"max_wait_s": 600} for c in ("P0", "P1", "P2")}}
+    budgets = {name: {"max_wait_s": 600} for name in ("P0", "P1", "P2")}
+    return {"pools": [pool], "classes": budgets, "default_class": "P0"}
 
 
 async def post(stack: Stack, tokens: int = 5, stream: bool = False) -> int:
