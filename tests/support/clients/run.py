@@ -39,7 +39,10 @@ def _node(url: str, mode: str) -> list[str]:
 def _curl(url: str, _mode: str) -> list[str]:
     binary = shutil.which("curl")
     if binary is None:
-        pytest.fail("no curl on the PATH; install it: this test shows what `curl --retry` does")
+        reason = "no curl on the PATH; install it: this test shows what `curl --retry` does"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
     command = [binary, "--silent", "--show-error", "--retry", "2", "--json", json.dumps(BODY)]
     return [*command, f"{url}/v1/chat/completions"]
 
