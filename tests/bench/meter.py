@@ -62,7 +62,8 @@ async def sampling(
     async def collect() -> None:
         while True:
             try:
-                samples.append(await asyncio.wait_for(look(), 5))
+                async with asyncio.timeout(5):
+                    samples.append(await look())
             except (OSError, TimeoutError, ValueError, aiohttp.ClientError):
                 samples.append(None)
             await asyncio.sleep(every_s)
