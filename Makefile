@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 UPSTREAM ?=
 ARGS   ?=
 
-.PHONY: run test unit lint types bench sim soak check format config clean
+.PHONY: run test unit lint types bench sim check format config clean
 
 run: $(STAMP)
 	@$(BIN)/policy-server demo $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
