@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import Admitted, Cancelled, Event, Shed, Waiting
 from policy_server.core.limit.window import REPORT_FRESH_S
-from policy_server.core.outcome import Outcome, ReportOutcome
+from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.params import PoolParams
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
@@ -26,6 +27,7 @@ from policy_server.journal.port import Journal, Place, RequestContext
 
 SAVE_LEARNED_S = 10.0
 DRAIN_PAUSE_S = 0.005
+ENDS_REMEMBERED = 50_000  # some seconds of a flood; about 10 MB
 NEVER_SENT = Completion(status=0, client_gone=True, reached_upstream=False)
 
 Decision = Admitted | Shed
@@ -59,6 +61,7 @@ class Driver:
         self.clock = clock
         self._loop = loop
         self._holds: dict[str, Hold] = {}
+        self._ended: OrderedDict[str, None] = OrderedDict()
         self.request_ids: dict[str, str] = {}
         """uid → x-request-id of what is decided or held now; the gate keeps it, logs read it."""
         self.on_count: Callable[[str, Priority, Outcome], None] = lambda *_: None
@@ -82,8 +85,15 @@ class Driver:
     # -- the gate's side ------------------------------------------------------------------------
 
     def submit(self, request: Request) -> Decision | Hold:
-        """Decide at once, or hand out a hold. Never waits."""
+        """Decide at once, or hand out a hold. Never waits.
+
+        A request whose end the access log has told already takes no slot: nobody would give that
+        one back. Its refusal is read by no one.
+        """
         now = self.clock()
+        if request.uid in self._ended:
+            self.count(request.pool, request.priority, Outcome.CANCELLED)
+            return Shed(request, ShedReason.DEADLINE, 1.0, 0.0, False)
         decision: Decision | None = None
         for event in self._emit(self.admission.submit(request, now), now):
             if isinstance(event, (Admitted, Shed)) and event.request.uid == request.uid:
@@ -118,7 +128,8 @@ class Driver:
 
     def never_sent(self, uid: str) -> None:
         """The stream was gone before it could carry the admission: give the lease back."""
-        self.complete(uid, NEVER_SENT)
+        now = self.clock()
+        self._emit(self.admission.complete(uid, NEVER_SENT, now), now)
 
     def lagging(self) -> bool:
         """Whether this process is too slow to decide on the lower classes."""
@@ -133,7 +144,16 @@ class Driver:
     # -- the signals' side ----------------------------------------------------------------------
 
     def complete(self, uid: str, completion: Completion) -> None:
-        """An answer ended, or a request left unanswered."""
+        """An answer ended, or a request left unanswered: the last that is heard of `uid`.
+
+        Under load the log can overtake the gate: the client left, Envoy said so, and the request
+        itself still stands in a buffer here. So ends of strangers are remembered for a while.
+        """
+        if self.admission.pool_of(uid) is None:
+            self._ended[uid] = None
+            if len(self._ended) > ENDS_REMEMBERED:
+                self._ended.popitem(last=False)
+            return
         now = self.clock()
         self._emit(self.admission.complete(uid, completion, now), now)
 

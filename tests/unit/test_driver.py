@@ -14,8 +14,14 @@ from policy_server.core.events import Admitted, Cancelled, Event, LeaseEnded, Li
 from policy_server.core.outcome import LeaseEnd, Outcome, ShedReason
 from policy_server.core.params import LimitParams, PoolParams, RoomParams
 from policy_server.core.request import Priority, Request
-from policy_server.core.samples import LoadReport, Usage
-from policy_server.driver import SAVE_LEARNED_S, Driver, Hold, SupersededError
+from policy_server.core.samples import Completion, LoadReport, Usage
+from policy_server.driver import (
+    ENDS_REMEMBERED,
+    SAVE_LEARNED_S,
+    Driver,
+    Hold,
+    SupersededError,
+)
 from policy_server.journal.memory import MemoryJournal
 from tests.support.core_builders import OK, P0, P1, P2, Coin, only, pool_params, request, uids
 from tests.support.virtual_loop import run
@@ -104,6 +110,34 @@ async def test_a_newcomer_that_displaces_another_gets_its_own_answer() -> None:
     assert isinstance(told, Shed)
     assert told.reason is ShedReason.DISPLACED
     assert not vip.future.done()
+
+
+@virtual
+async def test_a_request_that_the_log_ended_before_the_gate_saw_it_takes_no_slot() -> None:
+    stage, counted = Stage(), []
+    stage.driver.on_count = lambda *what: counted.append(what)
+    stage.driver.complete("gone", Completion(0, client_gone=True, reached_upstream=False))
+    assert isinstance(stage.submit("gone"), Shed)
+    assert counted == [("chat", P1, Outcome.CANCELLED)]
+    assert stage.driver.admission.inflight() == 0
+    assert isinstance(stage.submit("next"), Admitted)  # the one slot is free
+
+
+@virtual
+async def test_an_admission_that_could_not_be_told_may_be_asked_for_again() -> None:
+    stage = Stage()
+    stage.submit("a")
+    stage.driver.never_sent("a")  # the connection broke: Envoy sends it again
+    assert isinstance(stage.submit("a"), Admitted)
+
+
+@virtual
+async def test_the_ends_of_strangers_are_remembered_within_a_bound() -> None:
+    stage = Stage()
+    for index in range(ENDS_REMEMBERED + 10):
+        stage.driver.complete(f"u{index}", OK)
+    assert isinstance(stage.submit(f"u{ENDS_REMEMBERED + 9}"), Shed)
+    assert isinstance(stage.submit("u0"), Admitted)  # long forgotten
 
 
 # -- one request, several streams -----------------------------------------------------------------
