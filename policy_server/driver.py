@@ -165,10 +165,6 @@ class Driver:
         """An Envoy's access log says something."""
         self.admission.node_alive(node, self.clock())
 
-    def first_token(self, uid: str) -> None:
-        """The first token of an observed answer, now."""
-        self.admission.first_token(uid, self.clock())
-
     def tokens(self, uid: str, count: int) -> None:
         """`count` more tokens of an observed answer, now."""
         self.admission.tokens(uid, count, self.clock())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import Event, LimitChanged
@@ -16,7 +15,6 @@ from policy_server.telemetry.views import ChangeView, NodeView, PoolView, Scrape
 
 CHANGES_KEPT = 20
 TENANTS_SHOWN = 20
-TENANTS_LOOKED_AT = 10_000  # waiting requests counted by tenant: a bound on a scrape's cost
 
 
 class Views:
@@ -91,5 +89,5 @@ def _finite(value: float) -> float | None:
 
 
 def _top_tenants(pool: Pool) -> dict[str, int]:
-    counts = Counter(r.tenant for r in islice(pool.room, TENANTS_LOOKED_AT))
-    return {tenant or "(anonymous)": n for tenant, n in counts.most_common(TENANTS_SHOWN)}
+    most = pool.room.tenants().most_common(TENANTS_SHOWN)
+    return {tenant or "(anonymous)": count for tenant, count in most}

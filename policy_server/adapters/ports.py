@@ -57,10 +57,6 @@ class Gate(Protocol):
         """This Envoy talks."""
         ...
 
-    def first_token(self, uid: str) -> None:
-        """The first content of an observed answer passed just now."""
-        ...
-
     def tokens(self, uid: str, count: int) -> None:
         """`count` more tokens of an observed answer passed just now."""
         ...

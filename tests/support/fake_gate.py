@@ -110,9 +110,6 @@ class FakeGate:
         self.nodes.append(node)
         self.changed.set()
 
-    def first_token(self, uid: str) -> None:
-        self.observed.append(("first", uid))
-
     def tokens(self, uid: str, count: int) -> None:
         self.observed.append(("tokens", uid, count))
 

@@ -318,7 +318,7 @@ async def test_signals_reach_the_lease() -> None:
     stage = Stage()
     stage.submit("a", streamed=True)
     await asyncio.sleep(0.5)
-    stage.driver.first_token("a")
+    stage.driver.tokens("a", 1)
     await asyncio.sleep(0.5)
     stage.driver.tokens("a", 10)
     stage.driver.usage("a", Usage(100, 11))
@@ -426,7 +426,7 @@ async def test_what_was_learned_is_saved_every_ten_seconds_and_read_at_start() -
     saved = before.journal.load_learned()["chat"]
     assert saved["limit.limit"] == 40.0
     before.submit("a", streamed=True)
-    before.driver.first_token("a")
+    before.driver.tokens("a", 1)
     await asyncio.sleep(SAVE_LEARNED_S)
     after = Stage(params, before.journal.reopen())
     after.driver.start([], after.loop.time())

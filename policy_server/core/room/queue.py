@@ -41,10 +41,6 @@ class ClassQueue:
         """The next to go; IndexError when empty."""
         return self.fair.head()
 
-    def newest(self) -> Ticket:
-        """The last in line; IndexError when empty."""
-        return self._by_order.peekitem(-1)[1]
-
     def at(self, index: int) -> Ticket:
         """The ticket at a position of the line; IndexError past the end."""
         return self._by_order.peekitem(index)[1]

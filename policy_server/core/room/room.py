@@ -82,10 +82,6 @@ class Room:
         """The next of this class; IndexError when none waits."""
         return self._queues[priority].head()
 
-    def at(self, priority: Priority, index: int) -> Ticket:
-        """A position in the line of a class; IndexError past its end."""
-        return self._queues[priority].at(index)
-
     # -- entering and leaving -----------------------------------------------------------------
 
     def fits(self, request: Request) -> bool:
