@@ -52,7 +52,7 @@ class Views:
         ]
 
     def _pool(self, pool: Pool, now: float) -> PoolView:
-        limit, sample = pool.params.limit, pool.last_sample
+        limit, sample = pool.params.limit, pool.feedback.last_sample
         live = pool.leases.streamed
         return PoolView(
             name=pool.params.name,
@@ -72,7 +72,7 @@ class Views:
             leases=len(pool.leases),
             oldest_lease_age_s=max((now - x.granted for x in pool.leases), default=None),
             observed_streams=len(pool.leases.observed),
-            observe_p=pool.sampler.probability(True, live),
+            observe_p=pool.feedback.sampler.probability(True, live),
             changes=[
                 ChangeView(previous, change.limit, change.reason, now - at)
                 for at, previous, change in self._changes.get(pool.params.name, ())

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from policy_server.config import Config, MatchConfig
+from policy_server.config import Config
+from policy_server.config_pools import MatchConfig
 from policy_server.core.params import default_classes
 from policy_server.core.request import Priority
 

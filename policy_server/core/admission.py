@@ -139,7 +139,7 @@ class Admission:
         pool = self._where.get(uid)
         lease = pool.leases.get(uid) if pool else None
         if pool is not None and lease is not None:
-            pool.first_token(lease, now)
+            pool.feedback.first_token(lease, now)
 
     def tokens(self, uid: str, count: int, now: float) -> None:
         """`count` (≥ 1) more tokens of an observed answer, the last of them now.
@@ -149,7 +149,7 @@ class Admission:
         pool = self._where.get(uid)
         lease = pool.leases.get(uid) if pool else None
         if pool is not None and lease is not None and count > 0:
-            pool.tokens(lease, count, now)
+            pool.feedback.tokens(lease, count, now)
 
     def usage(self, uid: str, usage: Usage) -> None:
         """The token counts that the answer itself carries."""
@@ -184,8 +184,8 @@ class Admission:
     def discard_window(self) -> None:
         """The policy server itself lagged: the open windows measure us, not the engine."""
         for pool in self._pools.values():
-            if pool.window is not None:
-                pool.window.tainted = True
+            if pool.feedback.window is not None:
+                pool.feedback.window.tainted = True
 
     # -- learning -----------------------------------------------------------------------------
 

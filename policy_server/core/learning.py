@@ -14,7 +14,7 @@ from policy_server.core.pool import Pool
 def learned(pool: Pool, now: float) -> dict[str, float]:
     """Limit, baselines and drain rate as flat numbers."""
     state = {f"limit.{k}": v for k, v in pool.limit.state().items()}
-    state.update({f"base.{k}": v for k, v in pool.baselines.state().items()})
+    state.update({f"base.{k}": v for k, v in pool.feedback.baselines.state().items()})
     rate = pool.predictor.drain.per_s(pool.limit.current, now)
     if rate is not None:
         state["drain"] = rate
@@ -27,5 +27,7 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
     if limit:
         pool.limit.restore(limit)
-    pool.baselines.restore(((k[5:], v) for k, v in state.items() if k.startswith("base.")), now)
+    pool.feedback.baselines.restore(
+        ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
+    )
     pool.predictor.drain.assume(state.get("drain", 0.0))

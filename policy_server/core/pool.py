@@ -24,12 +24,11 @@ from policy_server.core.events import (
     Shed,
     Waiting,
 )
+from policy_server.core.feedback import Feedback
 from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
 from policy_server.core.lengths import AnswerLengths
-from policy_server.core.limit.base import Change, Limit, Reason, WindowSample
-from policy_server.core.limit.baselines import Baselines
+from policy_server.core.limit.base import Limit
 from policy_server.core.limit.ceiling import Ceiling
-from policy_server.core.limit.window import Window
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
 from policy_server.core.params import LimitParams, PoolParams
@@ -39,12 +38,9 @@ from policy_server.core.room.classes import ClassRule
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.room.room import Room
 from policy_server.core.samples import Completion, LoadReport, how_it_ended
-from policy_server.core.sampling import ObserverSampler, Rng
+from policy_server.core.sampling import Rng
 
 EXPIRED_PER_SWEEP = 256
-OPENING_WINDOW = WindowSample(
-    now=0.0, duration_s=0.0, events=0, inflight=0, peak_inflight=0, bound=False
-)
 
 
 class Pool:
@@ -52,45 +48,36 @@ class Pool:
 
     def __init__(self, params: PoolParams, limit: Limit, rng: Rng) -> None:
         self.params = params
-        self.limit = limit
+        self.feedback = Feedback(params, limit)
         self.ceiling = Ceiling()
         self.leases = LeaseTable()
         self.room = Room(params.room)
-        self.baselines = Baselines()
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
         self.bookings = Bookings(params.retry_after, rng)
-        self.sampler = ObserverSampler(params.observe_messages_per_s)
-        self.last_change = Change(limit.current, Reason.HOLD)
-        self.last_sample = OPENING_WINDOW
         self.draining = False
         self._rule = ClassRule(params.classes)
         self._pacer = ReleasePacer()
         self._rng = rng
         self._lengths = AnswerLengths()
-        self._window: Window | None = None
         self._sweep_at = float("-inf")
         self._paced = False
         self._rationed_until: float | None = None
 
     def reconfigure(self, params: PoolParams, make: Callable[[LimitParams], Limit]) -> None:
         """New bounds, budgets and shares from now on; what was learned stays."""
-        if params.limit != self.params.limit:
-            if params.limit.algorithm == self.params.limit.algorithm:
-                self.limit.reconfigure(params.limit)
-            else:
-                self.limit = make(params.limit)
+        self.feedback.reconfigure(params, make)
         self.params = params
         self.room.reconfigure(params.room)
         self._rule = ClassRule(params.classes)
         self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
         self.bookings.reconfigure(params.retry_after)
-        self.sampler.reconfigure(params.observe_messages_per_s)
 
     # -- arrivals -----------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> list[Event]:
         """Decide on a new, a returning or a re-sent request."""
-        window = self._window or self._open_window(now)
+        if self.feedback.open(now):
+            self._sweep_at = now + SWEEP_S
         lease = self.leases.get(request.uid)
         if lease is not None:
             return [self._repeat(lease)]
@@ -107,7 +94,7 @@ class Pool:
         self._accrue(now)
         if self._may_go_at_once(request.priority, request.seats, now):
             return [self._grant(request, now, queued=returned)]
-        window.note_waiting()
+        self.feedback.note_waiting()
         return self._wait(request, now, returned)
 
     def _repeat(self, lease: Lease) -> Event:
@@ -131,6 +118,11 @@ class Pool:
 
     def _seats(self) -> list[int]:
         return [self.leases.seats_of(p) for p in PRIORITIES]
+
+    @property
+    def limit(self) -> Limit:
+        """The algorithm and what it has learned."""
+        return self.feedback.limit
 
     def limit_now(self, now: float) -> float:
         """The effective limit: what was learned, or less when a back end asks for less."""
@@ -205,7 +197,7 @@ class Pool:
         if request.returning:
             self.bookings.note_kept(request.priority, True)
         live, observed = self.leases.streamed, len(self.leases.observed)
-        observe = request.observable and self.sampler.flip(
+        observe = request.observable and self.feedback.sampler.flip(
             request.streamed, live, observed, self._rng
         )
         wait = max(0.0, now - request.arrived) if queued else 0.0
@@ -214,8 +206,7 @@ class Pool:
         self.room.charge(request, self._lengths.cost(request), now)
         self.leases.grant(Lease(request, now, observe, weight, now, wait, expected_tokens=expected))
         self.ceiling.take(now)
-        if self._window is not None:
-            self._window.note_inflight(self.leases.seats)
+        self.feedback.note_inflight(self.leases.seats)
         return Admitted(request, wait, queued, observe)
 
     def cancel(self, uid: str, now: float) -> list[Event]:
@@ -246,15 +237,11 @@ class Pool:
             off = self._lengths.saw(lease.completion_tokens, lease.expected_tokens)
             self.room.charge(lease.request, off, now)
         held = now - lease.granted
-        tpot = lease.tpot_s
-        if self._window is not None:
-            self._window.completed(lease, how, completion, now)
-            if tpot is not None and how is LeaseEnd.COMPLETED:
-                self._window.answer_tpot(tpot, lease.tokens)
+        self.feedback.ended(lease, how, completion, now)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
             self.predictor.drain.completed(held, now)
         ttft = None if lease.first_token is None else lease.first_token - lease.granted
-        return LeaseEnded(lease.request, how, held, ttft, tpot)
+        return LeaseEnded(lease.request, how, held, ttft, lease.tpot_s)
 
     # -- dispatch and time ----------------------------------------------------------------------
 
@@ -278,8 +265,8 @@ class Pool:
                 events.append(self._shed(request, ShedReason.DEADLINE, now, None, True))
             else:
                 events.append(self._grant(request, now, queued=True))
-        if len(self.room) and self._window is not None:
-            self._window.note_waiting()
+        if len(self.room):
+            self.feedback.note_waiting()
         self._ration(now)
         return events
 
@@ -298,8 +285,9 @@ class Pool:
                 ended = self._end_lease(uid, LeaseEnd.EXPIRED, Completion(0), now)
                 if ended is not None:
                     events.append(ended)
-        if self._window is not None and now >= self._window.due_at(self.limit.window_s):
-            events.append(self._close_window(self._window, now))
+        closes_at = self.feedback.due_at()
+        if closes_at is not None and now >= closes_at:
+            events.append(self._close_window(now))
         return events + self.pump(now)
 
     def _expire(self, now: float) -> list[Event]:
@@ -313,7 +301,8 @@ class Pool:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` should be called next; None when nothing is under way."""
-        times = [self._window.due_at(self.limit.window_s)] if self._window is not None else []
+        closes_at = self.feedback.due_at()
+        times = [] if closes_at is None else [closes_at]
         if len(self.leases):
             times.append(self._sweep_at)
         deadline = self.room.earliest_deadline()
@@ -325,35 +314,13 @@ class Pool:
             times.append(self._rationed_until)
         return min(times, default=None)
 
-    def _open_window(self, now: float) -> Window:
-        sampled = self.params.observe_messages_per_s > 0.0
-        self._window = Window(self.baselines, now, sampled)
-        self._sweep_at = now + SWEEP_S
-        return self._window
-
-    def _close_window(self, window: Window, now: float) -> LimitChanged:
-        plain, tainted, previous = window.plain_answers, window.tainted, self.limit.current
-        observed = self.leases.observed.values()
-        sample = window.close(now, self.leases.seats, previous, observed)
-        self.sampler.close_window(sample.duration_s, len(observed), plain / sample.duration_s)
-        self.last_sample = sample
-        if tainted:
-            return LimitChanged(self.params.name, previous, Change(previous, Reason.HOLD))
-        change = self.limit.on_window(sample)
-        if change.reason is Reason.ESCAPE:
-            self.baselines.escape()
-        if change.limit < previous:
-            window.mark_cut(now)
+    def _close_window(self, now: float) -> LimitChanged:
+        changed = self.feedback.close(self.leases.seats, self.leases.observed, now)
+        if changed.change.limit < changed.previous:
             self._rule.note_cut(self.leases.seats)
-        self.last_change = change
-        return LimitChanged(self.params.name, previous, change)
+        return changed
 
     # -- signals ------------------------------------------------------------------------------
-
-    @property
-    def window(self) -> Window | None:
-        """The open window; None before the first request."""
-        return self._window
 
     def load_report(self, source: str, report: LoadReport, now: float) -> None:
         """An engine says how it is, and what it asks for."""
@@ -362,31 +329,7 @@ class Pool:
             self.ceiling.ask_seats(source, report.asked_seats, said)
         if report.asked_rps is not None:
             self.ceiling.ask_rps(source, report.asked_rps, said)
-        if report.tells_load and self._window is not None:
-            self._window.load_report(source, report, now)
-
-    def first_token(self, lease: Lease, now: float) -> None:
-        """The first token of an observed stream."""
-        if lease.first_token is None:
-            lease.first_token = lease.last_token = now
-            lease.tokens = 1
-            if self._window is not None:
-                self._window.first_token(lease, now - lease.granted, now)
-
-    def tokens(self, lease: Lease, count: int, now: float) -> None:
-        """`count` more tokens of an observed stream, the last of them now.
-
-        Without a `first_token` before it, the first of them is that one. It took no gap.
-        """
-        self.sampler.note_messages(1)
-        if lease.first_token is None:
-            self.first_token(lease, now)
-            lease.tokens = count
-            return
-        if self._window is not None and lease.last_token is not None:
-            self._window.tokens(lease.request.model, now - lease.last_token, count)
-        lease.last_token = now
-        lease.tokens += count
+        self.feedback.load_report(source, report, now)
 
     def reserve(self) -> float:
         """R, seats."""

@@ -92,7 +92,7 @@ class CoreGate(Admission):
 
     def learned_now(self) -> dict[str, float]:
         """The baselines, seconds."""
-        return self.pool(POOL).baselines.state()
+        return self.pool(POOL).feedback.baselines.state()
 
 
 class PlainGate:

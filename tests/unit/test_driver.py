@@ -337,7 +337,7 @@ async def test_signals_reach_the_lease() -> None:
 async def test_lag_spoils_the_window_and_is_readable() -> None:
     stage = Stage()
     stage.submit("a")
-    window = stage.driver.admission.pool("chat").window
+    window = stage.driver.admission.pool("chat").feedback.window
     assert window is not None
     stage.driver.set_lagging(True)
     assert stage.driver.lagging()

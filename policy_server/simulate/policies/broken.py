@@ -84,7 +84,7 @@ class LeakingGate(CoreGate):
 
     def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
         super().__init__(pools, rng)
-        self.pool(POOL).baselines = LeakingBaselines()
+        self.pool(POOL).feedback.baselines = LeakingBaselines()
 
 
 class BlindGrowth:
@@ -129,7 +129,7 @@ class RawTtftGate(CoreGate):
 
     def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
         super().__init__(pools, rng)
-        self.pool(POOL).baselines = RawBaselines()
+        self.pool(POOL).feedback.baselines = RawBaselines()
 
 
 class PoisonableGate(CoreGate):
@@ -137,7 +137,7 @@ class PoisonableGate(CoreGate):
 
     def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
         super().__init__(pools, rng)
-        self.pool(POOL).baselines = PureMinimum()
+        self.pool(POOL).feedback.baselines = PureMinimum()
 
 
 class ShortMemory:

@@ -380,7 +380,7 @@ def test_a_full_engine_cuts_the_limit_and_says_why() -> None:
     (change, *_) = only(LimitChanged, run_timers(gate, 9.9, 10.5))
     assert (change.previous, change.change.reason) == (10.0, Reason.QUEUE)
     assert change.change.limit == pytest.approx(8.5)
-    assert gate.pool("chat").last_change == change.change
+    assert gate.pool("chat").feedback.last_change == change.change
 
 
 def test_a_window_in_which_we_lagged_ourselves_moves_nothing() -> None:
@@ -403,7 +403,7 @@ def test_what_a_pool_learned_survives_a_restart() -> None:
     again.restore_learned({**saved, "gone": {"limit.limit": 3.0}}, 0.0)
     pool = again.pool("chat")
     assert pool.limit.current == 20.0
-    assert pool.baselines.state() == gate.pool("chat").baselines.state()
+    assert pool.feedback.baselines.state() == gate.pool("chat").feedback.baselines.state()
     assert pool.predictor.drain.per_s(20.0, 0.0) == saved["chat"]["drain"] == pytest.approx(20.0)
 
 

@@ -18,7 +18,6 @@ import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +34,7 @@ from policy_server.adapters.grpc_server import GrpcServer, ServerTls, Services, 
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
+from policy_server.app.reload import Reload, refuse_fixed_changes
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
 from policy_server.core.admission import Admission
 from policy_server.core.outcome import Outcome, ReportOutcome
@@ -61,14 +61,6 @@ Mode = Literal["gateway", "serve"]
 DRAIN_S = 30.0  # the longest that answers in flight are waited for
 STOP_GRACE_S = 2.0
 TICK_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reload:
-    """What SIGHUP does: `read` the file; `accepted` hears of the configuration now in force."""
-
-    read: Callable[[], Config]
-    accepted: Callable[[Config], None] | None = None
 
 
 class PolicyServer:
@@ -233,7 +225,7 @@ class PolicyServer:
         """SIGHUP: new rules and budgets for new arrivals; a mistake changes nothing."""
         try:
             config = how.read()
-            _refuse_fixed_changes(self._config, config)
+            refuse_fixed_changes(self._config, config)
         except ConfigError as error:
             self._reload_error = f"the last reload was refused: {error}"
             self._log.error("reload refused", error=str(error))
@@ -304,20 +296,6 @@ async def run_server(
         ready()
         await stop.wait()
         await server.drain()
-
-
-def _refuse_fixed_changes(old: Config, new: Config) -> None:
-    """What needs a restart or another Envoy configuration can't be reloaded."""
-    for key in ("server", "journal", "govern"):
-        if getattr(old, key) != getattr(new, key):
-            raise ConfigError(
-                f"{key}: can't change while running; restart, and regenerate the Envoy side"
-            )
-    if new.longest_hold_s > old.longest_hold_s:
-        raise ConfigError(
-            f"classes: Envoy's timeouts fit holds of {old.longest_hold_s:g} s, the new budgets "
-            f"allow {new.longest_hold_s:g} s; regenerate the Envoy side and restart"
-        )
 
 
 def _admin_token(config: Config) -> AdminToken | None:
