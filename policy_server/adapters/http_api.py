@@ -4,7 +4,8 @@
     /readyz    200 when traffic may come, else 503 and the reason
     /metrics   Prometheus text
     /statusz   live state, JSON
-    /          the same for human eyes
+    /history   the last minutes of each pool, JSON columns for charts
+    /          all of it for human eyes
 
 With an admin token all but the two probes want it (`Authorization: Bearer …`). Nothing here
 changes state, and nothing here knows where the numbers come from: they are callables.
@@ -38,11 +39,12 @@ COMMON_HEADERS = {
 class HttpDeps:
     """What the API shows. All of it is called on the event loop and must be quick.
 
-    `is_ready` gives None when ready, else the reason. `status` must be JSON-ready.
+    `is_ready` gives None when ready, else the reason. `status` and `history` must be JSON-ready.
     """
 
     render_metrics: Callable[[], bytes]
     status: Callable[[], Mapping[str, object]]
+    history: Callable[[], Mapping[str, object]]
     is_ready: Callable[[], str | None]
     admin_token: AdminToken | None = None
 
@@ -57,6 +59,7 @@ def build_http_app(deps: HttpDeps) -> web.Application:
             web.get("/readyz", endpoints.readyz),
             web.get("/metrics", endpoints.metrics),
             web.get("/statusz", endpoints.statusz),
+            web.get("/history", endpoints.history),
             web.get("/", endpoints.index),
         ]
     )
@@ -83,6 +86,10 @@ class _Endpoints:
 
     async def statusz(self, request: web.Request) -> web.Response:
         text = json.dumps(self._deps.status(), indent=1) + "\n"
+        return web.Response(text=text, content_type="application/json")
+
+    async def history(self, request: web.Request) -> web.Response:
+        text = json.dumps(self._deps.history(), separators=(",", ":")) + "\n"
         return web.Response(text=text, content_type="application/json")
 
     async def index(self, request: web.Request) -> web.Response:

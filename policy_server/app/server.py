@@ -17,7 +17,8 @@ import hashlib
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -49,11 +50,12 @@ from policy_server.signals.orca import read_report
 from policy_server.signals.scrape import Page, Scraper, spread
 from policy_server.telemetry.blind_spots import BlindSpots
 from policy_server.telemetry.decision_log import DecisionLog
+from policy_server.telemetry.history import History
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import configure_logging, get_logger
 from policy_server.telemetry.metrics import Metrics
 from policy_server.telemetry.status import status_document
-from policy_server.telemetry.views import NO_SCRAPE_YET, ScrapeView, ServerView
+from policy_server.telemetry.views import NO_SCRAPE_YET, PoolView, ScrapeView, ServerView
 from policy_server.views import Views
 
 Mode = Literal["gateway", "serve"]
@@ -88,6 +90,7 @@ class PolicyServer:
             [p.name for p in config.pools],
             lambda: self._views.pools(time.monotonic()),
         )
+        self._history = History()
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
         self._probe = LagProbe(loop, self.metrics.observe_loop_lag, self.driver.set_lagging)
         hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
@@ -191,7 +194,8 @@ class PolicyServer:
     async def _start_http(self) -> web.AppRunner:
         deps = HttpDeps(
             self.metrics.render,
-            lambda: status_document(self._server_view(), self.metrics.totals()),
+            self._status,
+            lambda: self._history.document(time.monotonic()),
             lambda: self._not_ready,
             self._token,
         )
@@ -245,9 +249,18 @@ class PolicyServer:
             now = time.monotonic()
             self._decisions.tick(now)
             self._collections.tick(self.admission.waiting(), now)
+            if self._history.due(now):
+                self._history.sample(now, self._views.pools(now), self.metrics.totals())
 
-    def _server_view(self) -> ServerView:
-        now = time.monotonic()
+    def _status(self) -> dict[str, object]:
+        now, totals = time.monotonic(), self.metrics.totals()
+        pools = [
+            replace(pool, rates=self._history.rates(pool.name, now, totals.get(pool.name, {})))
+            for pool in self._views.pools(now)
+        ]
+        return status_document(self._server_view(pools, now), totals)
+
+    def _server_view(self, pools: Sequence[PoolView], now: float) -> ServerView:
         stats = self.driver.journal.stats()
         return ServerView(
             version=__version__,
@@ -256,7 +269,7 @@ class PolicyServer:
             not_ready=self._not_ready,
             loop_lag_s=self._probe.current_s,
             lagging=self._probe.lagging,
-            pools=list(self._views.pools(now)),
+            pools=pools,
             nodes=self._views.nodes(now),
             journal={"kind": stats.kind, "healthy": stats.healthy, "waiting": stats.waiting},
             warnings=[*([self._reload_error] if self._reload_error else []), *self._blind(now)],

@@ -114,15 +114,19 @@ class Metrics:
         return generate_latest(self.registry)
 
     def totals(self) -> dict[str, dict[str, dict[str, int]]]:
-        """Counts since the start for people: {pool: {outcomes | sheds: {"P0 admitted": n}}}."""
+        """Counts since the start for people, what never happened left out.
+
+        {pool: {"outcomes": {"P0 admitted": n}, "sheds": {"P2 deadline": n}, "returns": {"yes": n}}}
+        """
         families = self._families
         found: dict[str, dict[str, dict[str, int]]] = {}
-        for kind, counter in (("outcomes", families.requests), ("sheds", families.shed)):
+        kinds = {"outcomes": families.requests, "sheds": families.shed, "returns": families.returns}
+        for kind, counter in kinds.items():
             for sample in (s for metric in counter.collect() for s in metric.samples):
-                pool, class_name, what = sample.labels.values()
+                pool, *what = sample.labels.values()
                 if sample.value:
                     counts = found.setdefault(pool, {}).setdefault(kind, {})
-                    counts[f"{class_name} {what}".strip()] = int(sample.value)
+                    counts[" ".join(what).strip()] = int(sample.value)
         return found
 
     def _pool(self, name: str) -> _PoolSeries:

@@ -114,6 +114,8 @@ def _pool(pool: PoolView, totals: Mapping[str, Mapping[str, int]]) -> dict[str, 
         "last_window": None if pool.last_window is None else asdict(pool.last_window),
         "outcomes": dict(totals.get("outcomes", {})),
         "sheds": dict(totals.get("sheds", {})),
+        "returns": dict(totals.get("returns", {})),
+        "rates": {kind: dict(of) for kind, of in pool.rates.items()},
     }
 
 

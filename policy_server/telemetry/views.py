@@ -50,6 +50,8 @@ class PoolView:
     changes             the last moves of the limit, newest first
     asked_seats, asked_rps  what a back end asks for now, None = nothing
     scrapes             the engines' pages that are read
+    rates               per second over the last ten, by kind and name as the counts since the
+                        start; a kind that is absent is not known yet
     """
 
     name: str
@@ -76,6 +78,7 @@ class PoolView:
     asked_seats: float | None = None
     asked_rps: float | None = None
     scrapes: Sequence[ScrapeView] = ()
+    rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from policy_server.adapters.admin_token import AdminToken
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 
 TOKEN = "correct-horse-battery"
-GUARDED = ("/", "/metrics", "/statusz")
+GUARDED = ("/", "/metrics", "/statusz", "/history")
 
 Client = TestClient[Request, Application]
 
@@ -28,6 +28,7 @@ class Server:
         self.deps = HttpDeps(
             render_metrics=lambda: b"policy_limit 1.0\n",
             status=lambda: {"version": "1.2.3", "pools": []},
+            history=lambda: {"every_s": 2.0, "pools": {}},
             is_ready=lambda: self.not_ready,
         )
 
@@ -87,6 +88,7 @@ async def test_status_is_json_and_never_cached(client: Client) -> None:
     answer = await client.get("/statusz")
     assert (await answer.json())["version"] == "1.2.3"
     assert answer.headers["cache-control"] == "no-store"
+    assert await (await client.get("/history")).json() == {"every_s": 2.0, "pools": {}}
 
 
 async def test_the_page_stands_alone_and_runs_only_its_own_script(client: Client) -> None:

@@ -149,10 +149,12 @@ def test_totals_list_what_happened_for_people() -> None:
     scraped = Scraped(
         Admitted(request(), wait_s=0.0, queued=False, observe=True),
         Shed(request(Priority.P2), ShedReason.DEADLINE, 7.0, wait_s=0.0, evicted=True),
+        Admitted(request(returning=True), wait_s=0.0, queued=False, observe=True),
     )
     assert scraped.metrics.totals() == {
         "chat": {
-            "outcomes": {"P1 admitted": 1, "P2 shed": 1},
+            "outcomes": {"P1 admitted": 2, "P2 shed": 1},
             "sheds": {"P2 deadline": 1},
+            "returns": {"yes": 1},
         }
     }

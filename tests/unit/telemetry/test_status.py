@@ -39,8 +39,10 @@ def test_a_full_view_is_json_a_person_can_read() -> None:
         predicted_wait_s={Priority.P0: 0.0, Priority.P1: 1.23456},
         changes=(ChangeView(38.0, 40.0, Reason.GROW, age_s=2.04),),
         last_window=WindowSample(1.0, 2.0, 9, 38, 40, True),
+        rates={"sheds": {"P2 deadline": 0.4}},
     )
-    totals = {"chat": {"sheds": {"P2 deadline": 4}}, "": {"outcomes": {"passed": 9}}}
+    counts = {"sheds": {"P2 deadline": 4}, "returns": {"yes": 2}}
+    totals = {"chat": counts, "": {"outcomes": {"passed": 9}}}
     document = json.loads(json.dumps(status_document(server(view), totals)))
     (shown,) = document["pools"]
     assert document["uptime_s"] == 61.2
@@ -51,6 +53,8 @@ def test_a_full_view_is_json_a_person_can_read() -> None:
     assert shown["predicted_wait_s"] == {"P0": 0.0, "P1": 1.23, "P2": None}
     assert shown["changes"] == [{"previous": 38.0, "limit": 40.0, "reason": "grow", "age_s": 2.0}]
     assert shown["sheds"] == {"P2 deadline": 4}
+    assert shown["returns"] == {"yes": 2}
+    assert shown["rates"] == {"sheds": {"P2 deadline": 0.4}}
     assert shown["last_window"]["events"] == 9
 
 

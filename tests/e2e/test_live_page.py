@@ -1,0 +1,98 @@
+"""The live page in a real browser: idle, under overload, draining, server gone and back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.support import wired
+from tests.support.envoy_process import wait_http_ok
+from tests.support.gateway_command import running_gateway
+from tests.support.stack import Process, chat, start, stop
+
+browser = pytest.importorskip("tests.support.browser", reason="no playwright")
+pytestmark = pytest.mark.skipif(browser.chromium() is None, reason="no Chromium on this machine")
+
+CONFIG = {
+    "pools": [{"name": "chat", "limit": {"algorithm": "fixed", "initial": 4, "max": 4}}],
+    "classes": {"P0": {"max_wait_s": 5}, "P1": {"max_wait_s": 4}, "P2": {"max_wait_s": 60}},
+}
+
+
+@contextlib.asynccontextmanager
+async def emulator(directory: Path, port: int) -> AsyncIterator[Process]:
+    process = await start(
+        *("backend", "--port", str(port), "--max-num-seqs", "4"), log=directory / "backend.log"
+    )
+    try:
+        await wait_http_ok(f"http://127.0.0.1:{port}/health", process)
+        yield process
+    finally:
+        await stop(process)
+
+
+async def load(directory: Path, url: str, *more: str) -> Process:
+    arguments = ("load", "--url", url, "--rate", "20", "--stream", *more)
+    return await start(*arguments, log=directory / "load.log")
+
+
+@contextlib.asynccontextmanager
+async def answering(url: str) -> AsyncIterator[None]:
+    """While a long answer is under way."""
+    headers = {"x-request-priority": "P0"}
+    ask = {"url": f"{url}/v1/chat/completions", "headers": headers}
+    async with (
+        aiohttp.ClientSession() as http,
+        http.post(**ask, json=chat(100_000, stream=True)) as answer,
+    ):
+        assert answer.status == 200
+        yield
+
+
+async def test_what_people_see_from_calm_to_gone_and_back(tmp_path: Path) -> None:
+    where = wired.ports()
+    config = tmp_path / "policy.yaml"
+    config.write_text(json.dumps(CONFIG))
+    address = f"http://127.0.0.1:{where['http']}/"
+    async with emulator(tmp_path, where["upstream"]), browser.browsing(tmp_path) as browsed:
+        page = browsed.page
+        async with running_gateway(tmp_path, where, "--config", str(config)) as gateway:
+            await page.goto(address)
+            await page.get_by_text("no request has come yet").wait_for()
+            await page.get_by_text("nobody has come back yet").wait_for()
+            await browsed.shots("idle")
+
+            mix = ("--mix", "0:.1,1:.5,2:.4", "--tenants", "acme:.7,<b>bold</b>:.3")
+            crowd = await load(tmp_path, gateway.url, "--seconds", "60", "--retry", *mix)
+            await page.get_by_text("shedding").wait_for()
+            await page.get_by_role("rowheader", name="<b>bold</b>").wait_for()
+            await page.get_by_text("let in as promised").wait_for()
+            await browsed.until("points.get('chat').some((p) => p.shed_per_s > 0)")
+            await browsed.shots("overload")
+            await page.reload()
+            await browsed.until("points.get('chat').length > 3")  # not from zero
+
+            await stop(crowd)
+            async with answering(gateway.url):
+                gateway.process.send_signal(signal.SIGTERM)
+                await page.get_by_text("not ready: draining").wait_for()
+                await browsed.shots("draining")
+
+        await page.get_by_text("does not answer").wait_for()
+        await browsed.until("failures >= 3")
+        await browsed.shots("gone")
+        assert "no answer" in await page.title()
+        tries = await page.evaluate("failures")
+        async with running_gateway(tmp_path, where, "--config", str(config)):
+            await page.get_by_role("button", name="Try now").click()
+            await page.get_by_text("no request has come yet").wait_for()
+            assert await page.get_by_text("does not answer").is_hidden()
+        assert tries < 10  # it backed off while nobody was there
+    assert browsed.errors == []
+    assert browsed.hosts == {address.split("/")[2]}  # works without any other host
