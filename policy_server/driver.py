@@ -138,6 +138,7 @@ class Driver:
     def set_lagging(self, lagging: bool) -> None:
         """Told by the loop-lag probe."""
         self._lagging = lagging
+        self.admission.forgive_retries(self.clock())  # the constant refusal asks them to come back
         if lagging:
             self.admission.discard_window()
 

@@ -33,6 +33,9 @@ _WHAT = {
     ),
     ShedReason.DISPLACED: "More important requests took this request's place in the waiting room.",
     ShedReason.TENANT_LIMIT: "Too many requests of this tenant are waiting already.",
+    ShedReason.RETRY_BUDGET: (
+        "All model servers are busy and this tenant retries more often than it was told to."
+    ),
     ShedReason.NO_BACKEND: "No model server is available.",
     ShedReason.DRAINING: "The gateway is shutting down.",
     ShedReason.JOURNAL_UNAVAILABLE: "The gateway cannot store requests at the moment.",

@@ -187,6 +187,11 @@ class Admission:
             if pool.feedback.window is not None:
                 pool.feedback.window.tainted = True
 
+    def forgive_retries(self, now: float) -> None:
+        """Clients were refused without us: their returns in the next minutes are asked for."""
+        for pool in self._pools.values():
+            pool.retries.forgive(now)
+
     # -- learning -----------------------------------------------------------------------------
 
     def learned(self, now: float) -> dict[str, dict[str, float]]:

@@ -30,7 +30,10 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class Shed:
-    """Refused (`evicted` False) or taken out of the room (`evicted` True)."""
+    """Refused (`evicted` False) or taken out of the room (`evicted` True).
+
+    `predicted_wait_s`: Ŵ at that moment, None while no drain rate is known.
+    """
 
     request: Request
     reason: ShedReason
@@ -39,6 +42,7 @@ class Shed:
     evicted: bool
     should_retry: bool = True
     capped: bool = False
+    predicted_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

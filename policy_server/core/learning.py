@@ -31,3 +31,4 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )
     pool.predictor.drain.assume(state.get("drain", 0.0))
+    pool.retries.forgive(now)  # whoever saved this has told clients to come back

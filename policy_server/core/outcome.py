@@ -25,6 +25,7 @@ class ShedReason(Enum):
     DEADLINE = "deadline"
     DISPLACED = "displaced"
     TENANT_LIMIT = "tenant_limit"
+    RETRY_BUDGET = "retry_budget"
     NO_BACKEND = "no_backend"
     DRAINING = "draining"
     JOURNAL_UNAVAILABLE = "journal_unavailable"
@@ -54,6 +55,17 @@ class ReportOutcome(Enum):
     TOO_LARGE = "too_large"
     TIMEOUT = "timeout"
     UNREACHABLE = "unreachable"  # no connection, a broken one, or an answer other than 200
+
+
+class TicketOutcome(Enum):
+    """What became of a place in line that was given in writing (metric label)."""
+
+    ISSUED = "issued"
+    HONOURED = "honoured"
+    INVALID = "invalid"  # not ours, damaged, or of another tenant, pool or class
+    EXPIRED = "expired"
+    USED = "used"
+    FULL = "full"  # more were used lately than can be remembered, so none is honoured
 
 
 class LeaseEnd(Enum):

@@ -14,6 +14,7 @@ Owner: `Admission`; one writer.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from policy_server.core.events import (
     Admitted,
@@ -34,6 +35,7 @@ from policy_server.core.pacing import ReleasePacer
 from policy_server.core.params import LimitParams, PoolParams
 from policy_server.core.request import PRIORITIES, Priority, Request
 from policy_server.core.retry_after import Bookings
+from policy_server.core.retry_budget import RetryBudget
 from policy_server.core.room.classes import ClassRule
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.room.room import Room
@@ -54,6 +56,7 @@ class Pool:
         self.room = Room(params.room)
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
         self.bookings = Bookings(params.retry_after, rng)
+        self.retries = RetryBudget()
         self.draining = False
         self._rule = ClassRule(params.classes)
         self._pacer = ReleasePacer()
@@ -86,16 +89,31 @@ class Pool:
         request, returned = self.room.claim(request)
         if self.draining:
             return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
-        if not returned:
-            self._rule.note_arrival(request.priority, now)
-            self.predictor.note_arrival(request.priority, now)
-            if request.returning:
-                self.bookings.note_return()
+        asked_for = returned or self._asked_for(request, now)
+        if not asked_for:  # from here on it counts as new, and as the last of all
+            request = replace(request, returning=False, seniority_s=0.0)
         self._accrue(now)
-        if self._may_go_at_once(request.priority, request.seats, now):
+        at_once = self._may_go_at_once(request.priority, request.seats, now)
+        if not at_once and not asked_for:
+            return [self._refuse_retry(request, now)]
+        if not returned:
+            self._note_arrival(request, now)
+        if at_once:
             return [self._grant(request, now, queued=returned)]
         self.feedback.note_waiting()
         return self._wait(request, now, returned)
+
+    def _asked_for(self, request: Request, now: float) -> bool:
+        """Whether it is new, or a retry within what its tenant was invited to."""
+        if not request.returning:
+            return True
+        return self.retries.take(request.tenant, now) or request.invited
+
+    def _note_arrival(self, request: Request, now: float) -> None:
+        self._rule.note_arrival(request.priority, now)
+        self.predictor.note_arrival(request.priority, now)
+        if request.returning:
+            self.bookings.note_return()
 
     def _repeat(self, lease: Lease) -> Event:
         """Envoy sent an admitted request again because the answer was lost: the same answer."""
@@ -189,7 +207,16 @@ class Pool:
         promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
         wait = max(0.0, now - request.arrived)
         retry, capped = promise.should_retry, promise.capped
-        return Shed(request, reason, promise.seconds, wait, evicted, retry, capped)
+        if retry:
+            self.retries.invite(request.tenant, now + promise.seconds)
+        return Shed(request, reason, promise.seconds, wait, evicted, retry, capped, predicted)
+
+    def _refuse_retry(self, request: Request, now: float) -> Shed:
+        """No booking: a storm must not push the promises made to others into the future."""
+        predicted = self._predicted(request.priority, now)
+        seconds = self.bookings.quote(request.priority, predicted, request.budget_s, now)
+        reason = ShedReason.RETRY_BUDGET
+        return Shed(request, reason, seconds, 0.0, False, False, False, predicted)
 
     def _grant(self, request: Request, now: float, queued: bool) -> Admitted:
         if not len(self.leases):
@@ -238,6 +265,8 @@ class Pool:
             self.room.charge(lease.request, off, now)
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)
+        if how is LeaseEnd.COMPLETED:
+            self.retries.served(lease.request.tenant)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
             self.predictor.drain.completed(held, now)
         ttft = None if lease.first_token is None else lease.first_token - lease.granted

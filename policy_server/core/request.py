@@ -32,6 +32,10 @@ class Request:
     survives a restart). `deadline` is the last moment at which a dispatch is still useful.
     `seats` is its weight against the limit (≥ 1). `prompt_tokens` is an estimate; 0 = unknown.
     `observable`: its answer can be shown to the observer, if the coin says so.
+
+    `returning`: it says that it was refused before. A ticket proves that and more: `seniority_s`
+    is for how long before `arrived` it has been trying, and `invited` that it comes no earlier
+    than it was told to.
     """
 
     uid: str
@@ -50,6 +54,8 @@ class Request:
     streamed: bool = False
     observable: bool = True
     returning: bool = False
+    invited: bool = False
+    seniority_s: float = 0.0
     node: str = ""
     arrived_wall: float = 0.0
 
@@ -57,3 +63,8 @@ class Request:
     def budget_s(self) -> float:
         """Seconds it may wait in all, counted from its arrival."""
         return self.deadline - self.arrived
+
+    @property
+    def first_arrived(self) -> float:
+        """When it came for the first time, as far as it can prove that; its place in line."""
+        return self.arrived - self.seniority_s

@@ -102,6 +102,14 @@ class Bookings:
         capped = wanted > latest
         return Promise(seconds, capped, not capped or self._should_retry(priority))
 
+    def quote(
+        self, priority: Priority, predicted_s: float | None, budget_s: float, now: float
+    ) -> float:
+        """When the next slot is free, seconds from now, without taking it."""
+        base = max(0.0, (predicted_s or 0.0) - 0.8 * PHI[priority] * budget_s)
+        raw = max(self._tick[priority] - now, base) * (1.0 + JITTER * self._rng.random())
+        return min(max(raw, self._p.min_s), self._p.max_s)
+
     def _should_retry(self, priority: Priority) -> bool:
         share = 1.0 - self._kept[priority] / KEPT_ENOUGH
         return share <= 0.0 or self._rng.random() >= min(share, MAX_REFUSED_SHARE)

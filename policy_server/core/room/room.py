@@ -106,9 +106,9 @@ class Room:
     def ahead(self, request: Request) -> int:
         """Requests of its class that are served before a newcomer: fair turns, one each."""
         queue = self._queues[request.priority]
-        own = queue.fair.waiting(request.tenant)
-        others = len(queue) - own
-        return own + min(others, (own + 1) * (len(queue.fair) - (own > 0)))
+        before, line = queue.fair.before(request), queue.fair.waiting(request.tenant)
+        others = len(queue) - line
+        return before + min(others, (before + 1) * (len(queue.fair) - (line > 0)))
 
     def charge(self, request: Request, tokens: float, now: float) -> None:
         """Charge its tenant `tokens`: at dispatch, and (perhaps less than 0) as a correction."""
@@ -200,7 +200,14 @@ class Room:
         if place is None:
             return request, False
         old = place.request
-        return replace(request, arrived=old.arrived, deadline=old.deadline), True
+        kept = replace(
+            request,
+            arrived=old.arrived,
+            deadline=old.deadline,
+            seniority_s=old.seniority_s,
+            returning=old.returning,
+        )
+        return kept, True
 
     def drop_places(self, now: float) -> list[Request]:
         """Places whose deadline has passed unclaimed."""

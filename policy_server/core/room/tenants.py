@@ -27,15 +27,17 @@ from collections.abc import Mapping
 
 from sortedcontainers import SortedDict, SortedList
 
+from policy_server.core.request import Request
 from policy_server.core.room.ticket import Ticket
 
 REMEMBERED = 10_000
 FADE_S = 30.0
 RESCALE = 30.0  # time constants after which the stored numbers are brought down again
 FADED = 1e-3  # tokens: as good as none
+NEWEST = 1 << 62  # a sequence after all that were given
 
 Turn = tuple[float, float, int]
-"""Order within a tenant: deadline, arrival, sequence."""
+"""Order within a tenant: deadline, first arrival, sequence."""
 
 
 class FairLines:
@@ -57,6 +59,13 @@ class FairLines:
         line = self._lines.get(tenant)
         return len(line) if line is not None else 0
 
+    def before(self, request: Request) -> int:
+        """How many of its tenant's line go before a newcomer."""
+        line = self._lines.get(request.tenant)
+        if line is None:
+            return 0
+        return line.bisect_right(_turn(request, NEWEST)) if request.seniority_s else len(line)
+
     def push(self, ticket: Ticket) -> None:
         """Take a place in the tenant's line."""
         tenant = ticket.request.tenant
@@ -64,13 +73,13 @@ class FairLines:
         if line is None:
             line = self._lines[tenant] = SortedDict()
             self._turns.add((self._counters.setdefault(tenant, 0.0), tenant))
-        line[_turn(ticket)] = ticket
+        line[_turn(ticket.request, ticket.sequence)] = ticket
 
     def remove(self, ticket: Ticket) -> None:
         """Give the place up; KeyError when there is none."""
         tenant = ticket.request.tenant
         line = self._lines[tenant]
-        del line[_turn(ticket)]
+        del line[_turn(ticket.request, ticket.sequence)]
         if not line:
             del self._lines[tenant]
             self._turns.remove((self._counters[tenant], tenant))
@@ -117,8 +126,8 @@ class FairLines:
             del self._counters[oldest]
 
 
-def _turn(ticket: Ticket) -> Turn:
-    request = ticket.request
+def _turn(request: Request, sequence: int) -> Turn:
     # Strangers share the anonymous line: there nobody may pass by asking for a shorter wait.
-    deadline = request.deadline if request.tenant else 0.0
-    return (deadline, request.arrived, ticket.sequence)
+    # A ticket counts as if its holder had waited here all the time: seniority, not a longer wait.
+    deadline = request.deadline - request.seniority_s if request.tenant else 0.0
+    return (deadline, request.first_arrived, sequence)

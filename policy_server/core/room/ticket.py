@@ -18,5 +18,5 @@ class Ticket:
 
     @property
     def order(self) -> Order:
-        """Sort key: arrival, then sequence."""
-        return (self.request.arrived, self.sequence)
+        """Sort key: first arrival, then sequence."""
+        return (self.request.first_arrived, self.sequence)

@@ -427,3 +427,67 @@ def test_forecasts_per_class_for_the_status_page() -> None:
     assert p0 == 0.0  # the reserve is free
     assert p1 is not None
     assert p1 > 0.0
+
+
+# -- seniority ------------------------------------------------------------------------------------
+
+
+def test_a_ticket_gives_its_holder_the_place_of_its_first_arrival() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy", at=0.0)
+    send(gate, "early", at=10.0)
+    send(gate, "late", at=14.0)
+    send(gate, "senior", at=16.0, seniority_s=4.0, returning=True)
+    order = []
+    uid, now = "busy", 17.0
+    while admitted := only(Admitted, gate.complete(uid, OK, now)):
+        uid, now = admitted[0].request.uid, now + 1.0
+        order.append(uid)
+    assert order == ["early", "senior", "late"]
+
+
+@pytest.mark.parametrize("tenant", ["", "a"])
+def test_seniority_is_a_place_and_no_longer_wait(tenant: str) -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy", at=0.0)
+    facts = {"tenant": tenant, "returning": True, "seniority_s": 100.0}
+    send(gate, "senior", at=10.0, budget_s=15.0, **facts)
+    (shed,) = only(Shed, run_timers(gate, 10.0, 60.0))
+    assert shed.reason is ShedReason.DEADLINE
+    assert shed.wait_s == pytest.approx(15.0)
+
+
+def test_seniority_does_not_pass_other_tenants() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy", at=0.0, tenant="c")
+    send(gate, "b1", at=1.0, tenant="b")
+    send(gate, "a1 a2", at=2.0, tenant="a")
+    send(gate, "a0", at=3.0, tenant="a", seniority_s=100.0, returning=True)
+    first = only(Admitted, gate.complete("busy", OK, 4.0))[0].request.uid
+    second = only(Admitted, gate.complete(first, OK, 5.0))[0].request.uid
+    assert {first, second} == {"a0", "b1"}
+
+
+def test_seniority_is_believed_when_the_wait_is_predicted() -> None:
+    """Refused behind the whole line, a newcomer; let in to the head of it, who came before."""
+    gate = admission(pool_params(1.0))
+    send(gate, "warm", at=0.0)
+    gate.complete("warm", OK, 1.0)
+    send(gate, "busy", at=1.0)
+    for number in range(10):
+        assert only(Waiting, send(gate, f"w{number}", at=2.0 + number / 20))
+    facts = {"at": 2.5, "budget_s": 5.0, "returning": True}
+    assert reasons(send(gate, "newcomer", **facts)) == [ShedReason.PREDICTED_WAIT]
+    (waiting,) = only(Waiting, send(gate, "senior", seniority_s=4.0, **facts))
+    assert waiting.predicted_wait_s == pytest.approx(1.0, rel=0.3)
+
+
+def test_a_place_kept_over_a_restart_keeps_its_seniority() -> None:
+    old = request("again", at=5.0, seniority_s=30.0, returning=True)
+    gate = admission(pool_params(1.0))
+    send(gate, "busy", at=0.0)
+    gate.restore([old], 6.0)
+    send(gate, "other", at=6.0)
+    (waiting,) = only(Waiting, gate.submit(request("again", at=7.0), 7.0))
+    assert waiting.request.first_arrived == old.first_arrived
+    assert waiting.request.returning
