@@ -39,6 +39,14 @@ class JournalUnavailableError(JournalError):
     """The store can't take or give data now; the message says which file and what to do."""
 
 
+class JournalInUseError(JournalError):
+    """Another process owns this journal."""
+
+
+class JournalTooNewError(JournalError):
+    """A newer version wrote it; it is left untouched."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """What the edges know of a request and the core does not need; kept for the logs."""

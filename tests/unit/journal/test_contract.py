@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -42,8 +43,10 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
 
 
 @pytest.fixture
-def journal(harness: Harness) -> Journal:
-    return harness.open()
+async def journal(harness: Harness) -> AsyncIterator[Journal]:
+    opened = harness.open()
+    yield opened
+    await opened.close()
 
 
 async def restarted(harness: Harness, journal: Journal) -> Journal:

@@ -1,0 +1,138 @@
+"""The journal of held requests on a `Store`: places, and what was learned."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Request
+from policy_server.journal.port import (
+    JournalClosedError,
+    JournalStats,
+    Learned,
+    Place,
+    RequestContext,
+)
+from policy_server.journal.sqlite.places import PlacesTable
+from policy_server.journal.sqlite.store import Store
+
+
+class SqliteJournal:
+    """Implements `Journal`. `store` must not be open yet; `open` opens it."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._places = PlacesTable()
+        self._learned = _LearnedTable()
+        self._closed = False
+        store.add(self._places)
+        store.add(self._learned)
+
+    def open(self) -> None:
+        """See `Store.open`."""
+        self.store.open()
+
+    def append_waiting(self, request: Request, context: RequestContext) -> None:
+        """See `Journal`."""
+        self._check_open()
+        if self._places.put(Place(request, context)):
+            self.store.touch()
+
+    def remove(self, uid: str, outcome: Outcome) -> None:
+        """See `Journal`."""
+        self._check_open()
+        if self._places.remove(uid):
+            self.store.touch()
+
+    def load(self) -> list[Place]:
+        """See `Journal`."""
+        self._check_open()
+        return self._places.load()
+
+    def save_learned(self, learned: Learned) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._learned.put(learned)
+        self.store.touch()
+
+    def load_learned(self) -> Learned:
+        """See `Journal`."""
+        self._check_open()
+        return self._learned.all()
+
+    def stats(self) -> JournalStats:
+        """See `Journal`."""
+        self._check_open()
+        store = self.store.stats()
+        return JournalStats(
+            kind="sqlite",
+            healthy=store.healthy,
+            waiting=len(self._places),
+            pending_writes=store.pending,
+            size_bytes=store.size_bytes,
+            last_commit_s=store.last_commit_s,
+            error=store.error,
+        )
+
+    async def flush(self) -> None:
+        """See `Journal`."""
+        self._check_open()
+        await self.store.flush()
+
+    async def close(self) -> None:
+        """See `Journal`."""
+        self._closed = True
+        await self.store.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise JournalClosedError("the journal is closed")
+
+
+class _LearnedTable:
+    """The learned numbers of each pool, one row each. Implements the writer's `Table`."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, dict[str, float]] = {}
+        self._written: dict[str, dict[str, float]] = {}
+        self._writing: dict[str, dict[str, float]] = {}
+
+    def put(self, learned: Learned) -> None:
+        """Replace the numbers of these pools; the dictionaries are never changed afterwards."""
+        copy = {pool: dict(numbers) for pool, numbers in learned.items()}
+        self._numbers = {**self._numbers, **copy}
+
+    def all(self) -> Learned:
+        """By pool, as copies."""
+        return {pool: dict(numbers) for pool, numbers in self._numbers.items()}
+
+    def opened(self, db: sqlite3.Connection) -> None:
+        """What the file knows, below what was learned since."""
+        rows = db.execute("SELECT pool, numbers FROM learned").fetchall()
+        found = {pool: numbers for pool, text in rows if (numbers := _numbers(text)) is not None}
+        self._written = found
+        self._numbers = {**found, **self._numbers}
+
+    def write(self, db: sqlite3.Connection) -> None:
+        """The pools whose numbers have moved."""
+        now = self._numbers
+        self._writing = now
+        for pool, numbers in now.items():
+            if numbers != self._written.get(pool):
+                db.execute(
+                    "INSERT OR REPLACE INTO learned VALUES (?, ?)", (pool, json.dumps(numbers))
+                )
+
+    def settle(self, written: bool) -> None:
+        """Committed or rolled back."""
+        if written:
+            self._written = self._writing
+
+
+def _numbers(text: object) -> dict[str, float] | None:
+    try:
+        record = json.loads(str(text))
+        return {str(name): float(value) for name, value in record.items()}
+    except (ValueError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,201 @@
+"""The store's promises: order, groups, errors of one's own, one owner, trouble that passes."""
+
+# ruff: noqa: ASYNC110 - another thread has no event to wait for
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import stat
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from policy_server.journal.port import (
+    JournalClosedError,
+    JournalError,
+    JournalInUseError,
+    JournalTooNewError,
+    JournalUnavailableError,
+)
+from policy_server.journal.sqlite.housekeeping import Step
+from policy_server.journal.sqlite.store import Store, StoreOptions
+
+
+class Faults:
+    """Strikes at a step: the error is raised there until `strike` is taken away."""
+
+    def __init__(self) -> None:
+        self.at: Step | None = None
+        self.code = sqlite3.SQLITE_FULL
+        self.seen: list[Step] = []
+
+    def __call__(self, step: Step) -> None:
+        self.seen.append(step)
+        if step is self.at:
+            error = sqlite3.OperationalError("injected")
+            error.sqlite_errorcode = self.code
+            raise error
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+async def store(tmp_path: Path, faults: Faults) -> AsyncIterator[Store]:
+    opened = Store(StoreOptions(tmp_path / "new" / "journal.db", lock_wait_s=0.0, on_step=faults))
+    opened.open()
+    await opened.write_durably(lambda db: db.execute("CREATE TABLE t (n INTEGER UNIQUE)").rowcount)
+    yield opened
+    await opened.close()
+
+
+def put(n: int) -> object:
+    def op(db: sqlite3.Connection) -> int:
+        db.execute("INSERT INTO t VALUES (?)", (n,))
+        return n * 10
+
+    return op
+
+
+def numbers(db: sqlite3.Connection) -> list[int]:
+    return [n for (n,) in db.execute("SELECT n FROM t ORDER BY rowid")]
+
+
+async def test_a_durable_write_gives_its_result_and_is_there_to_read(store: Store) -> None:
+    assert await store.write_durably(put(4)) == 40
+    assert await store.read(numbers) == [4]
+
+
+async def test_writes_keep_their_order_whoever_waits_for_them(store: Store) -> None:
+    for n in range(50):
+        store.write(put(n))
+    waited = [store.write_durably(put(n)) for n in range(50, 60)]
+    await asyncio.gather(*waited)
+    assert await store.read(numbers) == list(range(60))
+
+
+async def test_many_that_wait_share_few_commits(store: Store) -> None:
+    before = store.stats().commits
+    await asyncio.gather(*(store.write_durably(put(n)) for n in range(500)))
+    assert store.stats().commits - before < 100
+
+
+async def test_what_one_write_refuses_is_its_own_error(store: Store) -> None:
+    class NoRoomError(JournalError):
+        pass
+
+    def refuse(db: sqlite3.Connection) -> None:
+        db.execute("INSERT INTO t VALUES (99)")
+        raise NoRoomError("no")
+
+    good, clash, refused, last = (
+        store.write_durably(op) for op in (put(1), put(1), refuse, put(2))
+    )
+    assert await good == 10
+    assert await last == 20
+    with pytest.raises(sqlite3.IntegrityError):
+        await clash
+    with pytest.raises(NoRoomError):
+        await refused
+    assert await store.read(numbers) == [1, 2]
+    assert store.stats().healthy
+
+
+async def test_the_reader_cannot_write(store: Store) -> None:
+    with pytest.raises(sqlite3.OperationalError):
+        await store.read(lambda db: db.execute("INSERT INTO t VALUES (1)"))
+
+
+async def test_the_files_are_their_owners_only(store: Store) -> None:
+    await store.write_durably(put(1))
+    folder = store.path.parent
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
+    assert {"journal.db", "journal.db-wal", "journal.db.lock"} <= modes.keys()
+    assert set(modes.values()) == {0o600}
+
+
+async def test_one_owner_at_a_time(store: Store) -> None:
+    second = Store(StoreOptions(store.path, lock_wait_s=0.0))
+    with pytest.raises(JournalInUseError, match=r"in use by process \d+; stop that one"):
+        second.open()
+    await store.close()
+    second = Store(StoreOptions(store.path, lock_wait_s=0.0))
+    second.open()
+    assert await second.read(numbers) == []
+    await second.close()
+
+
+@pytest.mark.parametrize("step", [Step.BEGIN, Step.APPEND, Step.COMMIT])
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR])
+async def test_trouble_fails_who_waits_keeps_the_rest_and_passes(
+    store: Store, faults: Faults, step: Step, code: int
+) -> None:
+    await store.write_durably(put(1))
+    faults.at, faults.code = step, code
+    store.write(put(2))
+    with pytest.raises(JournalUnavailableError, match="journal"):
+        await store.write_durably(put(3))
+    assert store.stats().error is not None
+    with pytest.raises(JournalUnavailableError):  # at once: the disk is not asked every time
+        await store.write_durably(put(4))
+    faults.at = None
+    async with asyncio.timeout(10):
+        while not store.stats().healthy:
+            await asyncio.sleep(0.02)
+    assert await store.write_durably(put(5)) == 50
+    assert await store.read(numbers) == [1, 2, 5]
+
+
+async def test_a_damaged_file_is_not_touched_again(store: Store, faults: Faults) -> None:
+    faults.at, faults.code = Step.COMMIT, sqlite3.SQLITE_CORRUPT
+    with pytest.raises(JournalUnavailableError, match="journal verify"):
+        await store.write_durably(put(3))
+    faults.at = None
+    store.write(put(4))
+    with pytest.raises(JournalUnavailableError, match="damaged"):
+        await store.write_durably(put(5))
+
+
+async def test_the_log_stays_bounded_and_free_pages_go_back(store: Store, faults: Faults) -> None:
+    blob = b"x" * 100_000
+
+    def fill(db: sqlite3.Connection) -> None:
+        db.execute("CREATE TABLE IF NOT EXISTS b (x BLOB)")
+        db.execute("INSERT INTO b VALUES (?)", (blob,))
+
+    await asyncio.gather(*(store.write_durably(fill) for _ in range(100)))
+    await store.write_durably(lambda db: db.execute("DELETE FROM b").rowcount)
+    async with asyncio.timeout(10):
+        while (store.stats().size_bytes or 0) > 3_000_000:
+            await asyncio.sleep(0.02)
+    assert {Step.CHECKPOINT, Step.VACUUM} <= set(faults.seen)
+
+
+async def test_a_newer_versions_file_is_refused_and_left_alone(store: Store) -> None:
+    await store.write_durably(lambda db: db.execute("PRAGMA user_version=999").rowcount)
+    await store.close()
+    with pytest.raises(JournalTooNewError, match="written by a newer version"):
+        Store(StoreOptions(store.path)).open()
+    with sqlite3.connect(store.path) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (999,)
+
+
+async def test_another_programs_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE mine (x)")
+    with pytest.raises(JournalError, match="something else"):
+        Store(StoreOptions(path)).open()
+
+
+async def test_a_closed_store_says_so(store: Store) -> None:
+    await store.close()
+    with pytest.raises(JournalClosedError):
+        store.write(put(1))
+    with pytest.raises(JournalClosedError):
+        await store.read(numbers)
