@@ -28,6 +28,7 @@ BODY_NAMESPACE = "policy.request"
 """Dynamic metadata that json_to_metadata fills in front of the gate."""
 ANSWER_NAMESPACE = "policy"
 ATTRIBUTES = "envoy.filters.http.ext_proc"
+UPSTREAM_ADDRESS = "upstream.address"
 OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 OBSERVE_HEADER = "x-policy-observe"
 ORCA_ASK = ("endpoint-load-metrics-format", "JSON")
@@ -103,13 +104,17 @@ def answer_head(message: ProcessingRequest) -> AnswerHead:
     """What a response_headers message says."""
     found = headers_of(message.response_headers, HEAD_HEADERS)
     status = found.pop(":status", "")
-    attributes = message.attributes.get(ATTRIBUTES)
     return AnswerHead(
         int(status) if status.isascii() and status.isdigit() else 0,
         found,
-        _text_at(attributes, ("response.code_details",)),
-        _text_at(attributes, ("upstream.address",)),
+        attribute(message, "response.code_details"),
+        attribute(message, UPSTREAM_ADDRESS),
     )
+
+
+def attribute(message: ProcessingRequest, name: str) -> str:
+    """One of Envoy's attributes that are texts, "" when it was not sent."""
+    return _text_at(message.attributes.get(ATTRIBUTES), (name,))
 
 
 def _body_facts(body: Struct) -> BodyFacts:

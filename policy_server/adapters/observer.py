@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from policy_server.adapters.ext_proc_messages import headers_of, parse
+from policy_server.adapters.ext_proc_messages import (
+    UPSTREAM_ADDRESS,
+    attribute,
+    headers_of,
+    parse,
+)
 from policy_server.adapters.ports import AnswerParser, Gate, ParserFactory, ReportReader
 from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, metadata_value, read
@@ -42,7 +47,7 @@ class AnswerObserver:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
                 found = headers_of(message.response_headers, WANTED)
-                self._asks(uid, found)
+                self._asks(uid, found, message)
                 parser = self._parser_of(found)
                 if parser is None or message.response_headers.end_of_stream:
                     return NO_ANSWER
@@ -59,12 +64,13 @@ class AnswerObserver:
             self._finish(uid, parser)
         return NO_ANSWER
 
-    def _asks(self, uid: str, headers: Mapping[str, str]) -> None:
-        """Which engine answers is not known here, so what it asks stands under no address."""
+    def _asks(self, uid: str, headers: Mapping[str, str], message: ProcessingRequest) -> None:
+        """Under the address that the log will name as well: the newest word of each engine counts.
+        An Envoy that was not told to send it leaves all of them under no address."""
         if self._read_report is not None and not ASKS.isdisjoint(headers):
             report = self._read_report(headers)
             if report is not None:
-                self._gate.load_report_for(uid, "", report)
+                self._gate.load_report_for(uid, attribute(message, UPSTREAM_ADDRESS), report)
 
     def _parser_of(self, found: Mapping[str, str]) -> AnswerParser | None:
         """Only answers that succeeded tell how fast the engine is."""

@@ -37,7 +37,8 @@ from policy_server.envoy_config.wirings import (
     forwarded_metadata,
 )
 
-REQUEST_ATTRIBUTES = ["source.address", "xds.route_name", "xds.cluster_name", "request.size"]
+REQUEST_ATTRIBUTES = ["xds.route_name", "xds.cluster_name"]
+"""What a pool may match beside headers and the body; each costs every request."""
 SEND, SKIP = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
 
 

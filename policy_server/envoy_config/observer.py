@@ -44,6 +44,8 @@ from policy_server.envoy_config.wire import (
 )
 
 OBSERVER = "policy.observer"
+WHO_ANSWERS = "upstream.address"
+"""The attribute that names the engine, as the access log does at the end."""
 SAMPLING_FILTERS = (COIN, OBSERVER)
 """The names that a governed route enables."""
 _SEND, _SKIP = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
@@ -71,6 +73,7 @@ def _observer(options: GatewayOptions) -> ExternalProcessor:
             response_body_mode=ProcessingModeBodySendMode.STREAMED,
             response_trailer_mode=_SEND,
         ),
+        response_attributes=[WHO_ANSWERS],
         deferred_close_timeout=seconds(0.1),
         stat_prefix="observer",
     )

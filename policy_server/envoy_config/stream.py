@@ -15,14 +15,14 @@ from envoy_data_plane.envoy.config.core.v3 import HeaderValue
 
 from policy_server.config import Config
 from policy_server.envoy_config.gate import SEND, gate
-from policy_server.envoy_config.observer import SAMPLING_FILTERS, sampling_filters
+from policy_server.envoy_config.observer import SAMPLING_FILTERS, WHO_ANSWERS, sampling_filters
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.wire import http_filter
 from policy_server.envoy_config.wirings import GATE, Wired
 
 WIRING_HEADER = "x-policy-wiring"
 # What Envoy would tell in its access log: whether the answer is its own, and who gave it.
-RESPONSE_ATTRIBUTES = ["response.code_details", "upstream.address"]
+RESPONSE_ATTRIBUTES = ["response.code_details", WHO_ANSWERS]
 
 
 def wired(config: Config, options: GatewayOptions) -> Wired:

@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -25,7 +26,7 @@ import uvloop
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, embeddings, held, overload
+from tests.bench import ceiling, decision, embeddings, held, overload, wirings
 from tests.bench.contenders import CONTENDERS
 from tests.bench.result import Part, print_part
 
@@ -91,6 +92,18 @@ def _overload(options: argparse.Namespace) -> Run:
     return lambda directory: overload.run(plan, directory, say)
 
 
+def _wirings(options: argparse.Namespace) -> Run:
+    plan = replace(
+        wirings.DEFAULT,
+        **_given(
+            slots=options.slots, sigmas=options.sigma, seconds=options.seconds, seed=options.seed
+        ),
+    )
+    plan = replace(plan, warmup_s=min(plan.warmup_s, plan.seconds / 3))
+    names = options.way or tuple(wirings.ENTRANCES)
+    return lambda directory: wirings.run(plan, names, directory, say)
+
+
 def _held(options: argparse.Namespace) -> Run:
     plan = held.Held(**_given(count=options.count, kinds=options.kind))
     return lambda directory: held.run(plan, directory, say)
@@ -113,6 +126,7 @@ def _embeddings(options: argparse.Namespace) -> Run:
 
 RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "overload": _overload,
+    "wirings": _wirings,
     "held": _held,
     "ceiling": _ceiling,
     "decision": _decision,
@@ -132,19 +146,26 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", help=f"any of {', '.join(RUNS)}; default all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--dir", type=Path, help="keep logs and configurations there")
-    group = parser.add_argument_group("overload")
+    group = parser.add_argument_group("overload, wirings")
     group.add_argument("--slots", type=_several(int), help="as in 40,200,6")
     group.add_argument("--sigma", type=_several(float), help="as in 0,.9")
     group.add_argument("--contender", type=_several(str), help=", ".join(CONTENDERS))
+    group.add_argument("--way", type=_several(str), help=", ".join(wirings.ENTRANCES))
     group.add_argument("--seed", type=int)
     group = parser.add_argument_group("others")
-    group.add_argument("--seconds", type=float, help="of load (overload, ceiling, embeddings)")
+    group.add_argument("--seconds", type=float, help="of load (all but held, decision)")
     group.add_argument("--count", type=int, help="held at once (held)")
     group.add_argument("--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}")
     options = parser.parse_args(argv)
     for name in options.parts:
         if name not in RUNS:
             parser.error(f"no bench {name!r}; there are {', '.join(RUNS)}")
+    for name in options.contender or ():
+        if name not in CONTENDERS and not re.fullmatch(r"fixed[1-9][0-9]*", name):
+            parser.error(f"no contender {name!r}; there are {', '.join(CONTENDERS)}, and fixedN")
+    for name in options.way or ():
+        if name not in wirings.ENTRANCES:
+            parser.error(f"no way {name!r}; there are {', '.join(wirings.ENTRANCES)}")
     return options
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -29,6 +29,19 @@ _GENERATED = re.compile(r"^vllm:generation_tokens_total\{[^}]*\} ([0-9.e+]+)$", 
 _GRADIENT = re.compile(r"gradient_controller\.concurrency_limit: (\d+)")
 
 
+@dataclass(frozen=True, slots=True)
+class Way:
+    """A way in, with our limit: the wiring, flags of the emulator, and whether its own page of
+    metrics is read."""
+
+    wiring: str = "gate"
+    backend: tuple[str, ...] = ()
+    scraped: bool = False
+    limit: Mapping[str, object] = field(
+        default_factory=lambda: {"algorithm": OURS, "initial": FIRST_LIMIT}
+    )
+
+
 @dataclass(slots=True)
 class Running:
     """One contender, running. `limit` reads its limit now, None = it has none."""
@@ -46,15 +59,22 @@ def running_contender(
     if contender in ("envoy_gradient", "none"):
         return _without_us(contender, slots, directory)
     if contender == OURS:
-        return _with_us({"algorithm": "vegas", "initial": FIRST_LIMIT}, slots, directory)
+        return running_way(Way(), slots, directory)
     fixed = int(contender.removeprefix("fixed"))
-    return _with_us({"algorithm": "fixed", "initial": fixed}, slots, directory)
+    return running_way(Way(limit={"algorithm": "fixed", "initial": fixed}), slots, directory)
 
 
 @contextlib.asynccontextmanager
-async def _with_us(limit: dict[str, object], slots: int, directory: Path) -> AsyncIterator[Running]:
-    config = {"pools": [{"name": "default", "limit": limit}]}
-    async with running_stack(directory, config, ("--max-num-seqs", str(slots))) as stack:
+async def running_way(way: Way, slots: int, directory: Path) -> AsyncIterator[Running]:
+    """The whole product in front of an emulator with so many slots."""
+    where = ports()
+    pool: dict[str, object] = {"name": "default", "limit": dict(way.limit)}
+    if way.scraped:
+        pool["load_reports"] = {"scrape": [f"http://127.0.0.1:{where['upstream']}/metrics"]}
+    flags = ("--max-num-seqs", str(slots), *way.backend)
+    async with running_stack(
+        directory, {"pools": [pool]}, flags, where=where, wiring=way.wiring
+    ) as stack:
 
         async def read_limit() -> float:
             return float((await stack.pool())["limit"])

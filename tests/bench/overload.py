@@ -23,9 +23,11 @@ from policy_server.load.runner import run_load
 from tests.bench.contenders import (
     CONTENDERS,
     OURS,
+    Way,
     generated_per_s,
     running_backend,
     running_contender,
+    running_way,
     saturated,
 )
 from tests.bench.meter import CpuMeter, sampling
@@ -62,6 +64,7 @@ class Overload:
     alone_s: float = 20.0
     tokens: int = 100
     times: float = 3.0
+    stream: bool = True
     seed: int = 1
 
 
@@ -163,18 +166,18 @@ async def run(plan: Overload, directory: Path, say: Callable[[str], None]) -> Pa
     part = Part("overload", title, COLUMNS)
     outcomes = []
     for slots, sigma in itertools.product(plan.slots, plan.sigmas):
-        case = await _case(plan, slots, sigma, directory)
+        case = await measured_case(plan, slots, sigma, directory)
         say(f"overload: {slots} slots, σ {sigma:g}: {case.alone_tps:.0f} tokens/s alone")
-        part.notes.append(_denominator(case, plan))
+        part.notes.append(denominator(case, plan))
         for contender in plan.contenders:
-            outcome = await _outcome(plan, case, contender, directory)
+            outcome = await outcome_of(plan, case, (contender, None), directory)
             outcomes.append(outcome)
             part.rows.append(outcome.row())
             say("  ".join(f"{c}: {v}" for c, v in zip(COLUMNS, outcome.row(), strict=True)))
     part.bars = [bar for o in outcomes if o.contender == OURS for bar in o.bars()]
     part.notes.append(f"clients give up {plan.patience_s:g} s after the last request was sent")
-    part.notes += _where_the_others_fail(outcomes) + _too_late(outcomes)
-    part.data = {"plan": asdict(plan), "outcomes": [_as_json(o) for o in outcomes]}
+    part.notes += _where_the_others_fail(outcomes) + too_late(outcomes)
+    part.data = {"plan": asdict(plan), "outcomes": [as_json(o, o.bars()) for o in outcomes]}
     return part
 
 
@@ -182,11 +185,12 @@ def load_params(plan: Overload, sigma: float, url: str, rate: float) -> LoadPara
     """The load of a case; equal for all contenders, arrival by arrival."""
     return LoadParams(
         url=url, rate=rate, seconds=plan.seconds, warmup_s=plan.warmup_s, drain_s=plan.patience_s,
-        mix=MIX, tokens=plan.tokens, sigma=sigma, stream=True, seed=plan.seed,
+        mix=MIX, tokens=plan.tokens, sigma=sigma, stream=plan.stream, seed=plan.seed,
     )  # fmt: skip
 
 
-async def _case(plan: Overload, slots: int, sigma: float, directory: Path) -> Case:
+async def measured_case(plan: Overload, slots: int, sigma: float, directory: Path) -> Case:
+    """What the backend carries alone under this mix of lengths."""
     port = ports()["upstream"]
     params = load_params(plan, sigma, f"http://127.0.0.1:{port}", 1000.0)
     formula = capacity(EngineParams(max_num_seqs=slots), plan.tokens, params.prompt_tokens)
@@ -195,8 +199,18 @@ async def _case(plan: Overload, slots: int, sigma: float, directory: Path) -> Ca
     return Case(slots, sigma, tps, formula)
 
 
-async def _outcome(plan: Overload, case: Case, contender: str, directory: Path) -> Outcome:
-    async with running_contender(contender, case.slots, directory) as running:
+async def outcome_of(
+    plan: Overload, case: Case, who: tuple[str, Way | None], directory: Path
+) -> Outcome:
+    """One contender under one case's load; its name, and how it is run where that is no other
+    than one of ours."""
+    contender, way = who
+    started = (
+        running_contender(contender, case.slots, directory)
+        if way is None
+        else running_way(way, case.slots, directory)
+    )
+    async with started as running:
         rate = plan.times * case.alone_tps / plan.tokens
         params = load_params(plan, case.sigma, running.url, rate)
         meter = CpuMeter(running.pids)
@@ -211,7 +225,8 @@ async def _outcome(plan: Overload, case: Case, contender: str, directory: Path) 
     return Outcome(case, contender, report, generated_tps, at_end, cores)
 
 
-def _denominator(case: Case, plan: Overload) -> str:
+def denominator(case: Case, plan: Overload) -> str:
+    """A note on what 1.0 is."""
     formula = case.formula_rps * plan.tokens
     return (
         f"{case.slots} slots, σ {case.sigma:g}: the backend alone makes {case.alone_tps:.0f} "
@@ -230,7 +245,7 @@ def _where_the_others_fail(outcomes: list[Outcome]) -> list[str]:
     return notes
 
 
-def _too_late(outcomes: list[Outcome]) -> list[str]:
+def too_late(outcomes: list[Outcome]) -> list[str]:
     """Latency counts from the scheduled send: a busy machine is part of it."""
     return [
         f"{o.contender}, {o.case.slots} slots, σ {o.case.sigma:g}: the load itself was up to "
@@ -240,13 +255,14 @@ def _too_late(outcomes: list[Outcome]) -> list[str]:
     ]
 
 
-def _as_json(outcome: Outcome) -> dict[str, object]:
+def as_json(outcome: Outcome, bars: list[Bar]) -> dict[str, object]:
+    """Everything that was seen of one contender."""
     return {
         "case": asdict(outcome.case),
         "contender": outcome.contender,
         "goodput": outcome.goodput,
         "ended": outcome.ended,
-        "bars": [asdict(bar) for bar in outcome.bars()],
+        "bars": [asdict(bar) for bar in bars],
         "limits": outcome.limits,
         "cores": outcome.cores,
         "report": outcome.report.as_json(),

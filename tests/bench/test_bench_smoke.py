@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, embeddings, held, overload
+from tests.bench import ceiling, decision, embeddings, held, overload, wirings
 from tests.bench.__main__ import RUNS
 from tests.bench.client import Replies, Reply
 from tests.bench.result import Bar, Part, print_part
@@ -49,6 +49,15 @@ async def test_overload_compares_with_what_the_backend_does_alone(tmp_path: Path
     assert len(part.bars) == 7  # of ours only
 
 
+async def test_every_way_in_is_compared(tmp_path: Path) -> None:
+    plan = overload.Overload(
+        slots=(6,), sigmas=(0.9,), seconds=1.5, warmup_s=0.5, patience_s=0.5, alone_s=1.0, tokens=10
+    )
+    part = await wirings.run(plan, tuple(wirings.ENTRANCES), tmp_path, quiet)
+    assert "authz-scrape" in seen(part)
+    assert all(row[3] for row in part.rows)
+
+
 @pytest.mark.parametrize("kind", ["release", "displaced", "crash"])
 async def test_the_held_are_all_answered(tmp_path: Path, kind: str) -> None:
     part = await held.run(held.Held(count=40, crash=40, kinds=(kind,)), tmp_path, quiet)
@@ -77,7 +86,7 @@ async def test_a_real_model_is_driven_past_its_capacity(tmp_path: Path) -> None:
 
 
 def test_every_bench_has_a_name() -> None:
-    assert list(RUNS) == ["overload", "held", "ceiling", "decision", "embeddings"]
+    assert list(RUNS) == ["overload", "wirings", "held", "ceiling", "decision", "embeddings"]
 
 
 def test_a_figure_that_was_not_measured_misses_its_bar() -> None:

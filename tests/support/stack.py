@@ -115,10 +115,12 @@ async def running_stack(
     directory: Path,
     config: Mapping[str, Any] | None = None,
     backend: tuple[str, ...] = (),
+    *,
+    where: dict[str, int] | None = None,
     **options: Any,
 ) -> AsyncIterator[Stack]:
-    """Everything running; `config` is the YAML file's content without the ports."""
-    where = ports()
+    """Everything running; `config` is the YAML file's content without the ports (`where`)."""
+    where = where or ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     file = directory / "config.yaml"
     file.write_text(json.dumps({"server": server, **(config or {})}))

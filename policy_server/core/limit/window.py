@@ -11,7 +11,9 @@
     T90  = clamp(p90 of per-answer TPOT (answers of ≥ 8 tokens), T, 1.15 T)
 
 A reported engine queue replaces Q while it is younger than two windows; where pages are scraped,
-they count alone. A window in which the policy server itself lagged is thrown away: its times
+they count alone. A report is evidence as a latency sample is. Where nothing is seen of a whole
+answer but its time, its length unknown (a wiring without an observer), that time counts only while
+no engine speaks. A window in which the policy server itself lagged is thrown away: its times
 measure us, not the engine.
 
 Owner: the pool; pure.
@@ -74,6 +76,8 @@ class Window:
         self._started = now
         self._last_event = now
         self._residuals: list[float] = []
+        self._blunt: list[float] = []  # residuals of whole answers of unknown length
+        self._told = 0  # fresh reports
         self._bases: list[float] = []
         self._lines: list[Line] = []
         self._first_tokens = 0.0
@@ -114,7 +118,8 @@ class Window:
         residual = count * self._baselines.ttft_residual(key, seconds / count, now, allowed)
         self._last_event = now
         if lease.granted >= self._cut_at:
-            self._residuals.append(residual)
+            blunt = not (lease.request.streamed or lease.request.observable)
+            (self._blunt if blunt else self._residuals).append(residual)
             self._bases.append(self._baselines.ttft(key) or 0.0 if not tokens else 0.0)
 
     def tokens(self, model: str, gap_s: float, count: int) -> None:
@@ -138,7 +143,9 @@ class Window:
         if not request.streamed and completion.first_byte_s is not None:
             self.plain_answers += 1
             self._first_tokens += 1.0
-            if lease.observed or not self._sampled:
+            if not request.observable:  # its length will never be known
+                self._residual(baseline_key(request), lease, completion.first_byte_s, now)
+            elif lease.observed or not self._sampled:
                 self._plain(lease, completion.first_byte_s, now)
 
     def _plain(self, lease: Lease, seconds: float, now: float) -> None:
@@ -182,21 +189,25 @@ class Window:
             and report.preemptions_total > last[1].preemptions_total
         )
         self._reports[source] = (at, report, preempted)
+        if report.waiting is not None and report.age_s < REPORT_FRESH_S:
+            self._told += 1
+            self._last_event = now
 
     # -- closing ------------------------------------------------------------------------------
 
     @property
     def events(self) -> int:
         """Latency samples gathered so far."""
-        return self._samples + (self._gap_tokens >= MIN_TOKENS)
+        return self._samples + self._told + (self._gap_tokens >= MIN_TOKENS)
 
     @property
     def _samples(self) -> int:
-        return len(self._residuals) + len(self._lines)
+        return len(self._residuals) + len(self._blunt) + len(self._lines)
 
     def due_at(self, window_s: float = WINDOW_S) -> float:
         """When `close` should be called next, monotonic seconds."""
-        if self._samples + self._errors >= MIN_EVENTS or self._idle():
+        enough = self._samples + self._errors >= MIN_EVENTS
+        if enough or self._idle() or (self._told and not self._residuals and not self._lines):
             return self._started + window_s
         return self._started + WINDOW_S + EXTENSION_S
 
@@ -213,9 +224,9 @@ class Window:
     ) -> WindowSample:
         """The sample of this window; starts the next one."""
         duration = max(now - self._started, 1e-9)
-        delay = self._delay(now, observed)
-        rate = self._first_tokens / duration
         reported, saturated = self._reported(now)
+        delay = self._delay(now, observed, self._blunt if reported is None else [])
+        rate = self._first_tokens / duration
         base_s = _mean(self._bases) or 0.0
         queue = reported
         if queue is None and delay is not None:
@@ -248,7 +259,7 @@ class Window:
         self._reset(now, inflight)
         return sample
 
-    def _delay(self, now: float, observed: Iterable[Lease]) -> float | None:
+    def _delay(self, now: float, observed: Iterable[Lease], blunt: list[float]) -> float | None:
         floor = self._baselines.ttft_min()
         ages = [
             max(0.0, now - lease.granted - 3.0 * floor)
@@ -259,7 +270,7 @@ class Window:
             and lease.granted >= self._cut_at
         ]
         queued = [line.intercept_s for line in self._lines]
-        means = (_mean(self._residuals), _mean(ages), _mean(queued))
+        means = (_mean(self._residuals + blunt), _mean(ages), _mean(queued))
         candidates = [m for m in means if m is not None]
         return max(candidates, default=None)
 

@@ -30,9 +30,12 @@ class Call:
         return [("x-policy-uid", "uid-1")]
 
 
-async def observe(status: str, **headers: str) -> FakeGate:
-    """A gate after one observed answer that began with these headers."""
+async def observe(status: str, upstream: str = "", **headers: str) -> FakeGate:
+    """A gate after one observed answer of `upstream` that began with these headers."""
     first = response_headers(status)
+    if upstream:
+        attributes = first.attributes["envoy.filters.http.ext_proc"]
+        attributes.fields["upstream.address"].string_value = upstream
     for key, value in headers.items():
         name = key.replace("_", "-")
         first.response_headers.headers.headers.add(key=name, raw_value=value.encode())
@@ -45,6 +48,11 @@ async def observe(status: str, **headers: str) -> FakeGate:
 async def test_an_ask_is_heard_as_the_answer_begins() -> None:
     gate = await observe("200", x_aqueduct_max_concurrent="4")
     assert gate.reports == [("uid-1", "", LoadReport(asked_seats=4.0))]
+
+
+async def test_an_ask_stands_under_the_address_of_the_engine() -> None:
+    gate = await observe("200", "10.0.0.7:8000", x_aqueduct_rps="3")
+    assert gate.reports == [("uid-1", "10.0.0.7:8000", LoadReport(asked_rps=3.0))]
 
 
 async def test_an_ask_is_heard_from_a_refusal_as_well() -> None:

@@ -177,6 +177,17 @@ def test_answers_that_nobody_observed_say_nothing_of_the_queue() -> None:
     assert close(w).delay_s is None
 
 
+def test_without_an_observer_the_log_tells_how_long_a_whole_answer_took() -> None:
+    w = window()
+    unseen = lease("a", streamed=False, observable=False)
+    unseen.observed = False
+    for seconds in (1.0, 9.0):
+        w.completed(unseen, LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 9.0), 1.0)
+    sample = close(w)
+    assert sample.events == 2
+    assert sample.delay_s == pytest.approx(4.0, abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("how", "status"),
     [
@@ -255,6 +266,29 @@ def test_a_full_cache_or_a_preemption_since_the_last_report_is_full() -> None:
     assert close(w, 5.0).saturated
     w.load_report("a", LoadReport(preemptions_total=0.0), 6.0)
     assert not close(w, 6.0).saturated  # the engine was restarted
+
+
+def test_a_report_is_evidence_of_its_own() -> None:
+    w = window()
+    w.note_waiting()
+    w.load_report("a", LoadReport(waiting=0.0), 1.5)
+    assert w.due_at() == WINDOW_S  # nothing else is coming that would be worth waiting for
+    sample = close(w)
+    assert (sample.events, sample.engine_queue, sample.delay_s) == (1, 0.0, None)
+    assert sample.quiet_s == 0.5
+    w.load_report("a", LoadReport(waiting=0.0, age_s=REPORT_FRESH_S), 3.0)
+    w.load_report("a", LoadReport(asked_rps=5.0), 3.0)
+    assert close(w, 4.0).events == 0  # an old word and one on something else are none
+
+
+def test_the_engine_is_believed_rather_than_the_time_of_an_answer_of_unknown_length() -> None:
+    w = window()
+    unseen = lease("a", streamed=False, observable=False)
+    for seconds in (1.0, 9.0):
+        w.completed(unseen, LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 9.0), 1.0)
+    w.load_report("a", LoadReport(waiting=2.0), 1.0)
+    sample = close(w)
+    assert (sample.engine_queue, sample.delay_s) == (2.0, None)
 
 
 def test_the_number_of_engines_remembered_is_bounded() -> None:
