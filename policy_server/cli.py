@@ -19,6 +19,7 @@ import typer
 
 from policy_server import __version__
 from policy_server.simulate.command import simulate_command
+from policy_server.top.command import top_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
@@ -327,6 +328,9 @@ def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
     except ImportError:
         return asyncio.run(main())
     return uvloop.run(main())
+
+
+app.command("top")(top_command(_run))
 
 
 def main() -> None:

@@ -1,0 +1,158 @@
+"""Lays a snapshot out for a terminal: the worst first, 80 columns suffice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from policy_server.top.source import Json, Snapshot
+from policy_server.top.words import number, per_second, plain, seconds, sparkline
+
+CHART_WIDTH = 40
+ROWS = 5
+GOOD, WARN, BAD, SOFT = "bold green", "bold yellow", "bold red", "dim"
+
+
+def view(snapshot: Snapshot, problem: str = "") -> RenderableType:
+    """Everything. `problem`: why this is old, "" while it is live."""
+    status = snapshot.status
+    return Group(*_head(status, problem), *_pools(snapshot), *_server(status))
+
+
+def _head(status: Json, problem: str) -> Iterator[Text]:
+    ready = (
+        Text("ready", GOOD) if status["ready"] else Text(f"not ready: {status['not_ready']}", BAD)
+    )
+    facts = (
+        f"up {seconds(status['uptime_s'])} · loop lag {number(status['loop']['lag_ms'])} ms"
+        f" · passed ungoverned {number(status['passed'])}"
+    )
+    yield Text("  ").join(
+        [Text(f"policy-server {status['version']}", "bold"), ready, Text(facts, SOFT)]
+    )
+    if problem:
+        yield Text(problem, BAD)
+    for warning in status["warnings"]:
+        yield Text(f"! {plain(warning)}", WARN)
+
+
+def _pools(snapshot: Snapshot) -> Iterator[RenderableType]:
+    for pool in snapshot.status["pools"]:
+        yield Text()
+        yield Text("  ").join([Text(pool["name"], "bold underline"), _verdict(pool)])
+        yield _gauges(pool, snapshot.history.get(pool["name"], {}))
+        yield Text()
+        yield _classes(pool)
+        yield from _lists(pool)
+
+
+def _verdict(pool: Json) -> Text:
+    shed = sum(pool["rates"].get("sheds", {}).values())
+    if shed:
+        return Text(f"shedding {per_second(shed)}", BAD)
+    if sum(pool["waiting"].values()):
+        return Text("queueing, nothing is shed", WARN)
+    if not pool["outcomes"]:
+        return Text("no request has come yet")
+    return Text("calm, nothing waits", GOOD)
+
+
+def _gauges(pool: Json, past: Mapping[str, Any]) -> RenderableType:
+    signals = pool["signals"]
+    rows = (
+        (
+            "in use / limit",
+            f"{number(pool['inflight']['seats'])} / {number(pool['limit'])}",
+            "inflight",
+        ),
+        ("waiting", number(sum(pool["waiting"].values())), "waiting"),
+        ("queue in the engine", number(signals["engine_queue"]), "engine_queue"),
+        ("admitted", per_second(_rate(pool, "outcomes", "", "admitted")), "admitted_per_s"),
+        ("shed", per_second(_rate(pool, "sheds", "", "")), "shed_per_s"),
+    )
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value, column in rows:
+        line = sparkline(past.get(column, ()), CHART_WIDTH)
+        table.add_row(Text(name), Text(value, "bold"), Text(line, SOFT))
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _classes(pool: Json) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style=SOFT)
+    table.add_column("class")
+    for name in ("waiting", "would wait", "admitted", "shed"):
+        table.add_column(name, justify="right")
+    for name, waiting in pool["waiting"].items():
+        table.add_row(
+            name,
+            number(waiting),
+            seconds(pool["predicted_wait_s"][name]),
+            per_second(_rate(pool, "outcomes", f"{name} ", "admitted")),
+            per_second(_rate(pool, "sheds", f"{name} ", "")),
+        )
+    return Padding(table, (0, 0, 0, 2), expand=False)
+
+
+def _lists(pool: Json) -> Iterator[RenderableType]:
+    sheds = [f"{name.replace('_', ' ')} {number(n)}" for name, n in _most(pool["sheds"])]
+    tenants = [f"{plain(name)} {number(n)}" for name, n in _most(pool["waiting_by_tenant"])]
+    for title, entries, nothing in (
+        ("shed since start", sheds, "nothing"),
+        ("Retry-After kept", _kept(pool["returns"]), "nobody has come back yet"),
+        ("tenants waiting", tenants, "none"),
+        ("limit", _moves(pool), "not moved yet"),
+    ):
+        line = Text(f"{title}: ", SOFT)
+        line.append(", ".join(entries) or nothing, "not dim")
+        yield Padding(line, (0, 0, 0, 2), expand=False)
+
+
+def _kept(returns: Mapping[str, int]) -> list[str]:
+    yes, no, capped = (returns.get(name, 0) for name in ("yes", "no", "capped"))
+    if not yes + no + capped:
+        return []
+    share = f"{100 * yes / (yes + no):.0f} % " if yes + no else ""
+    return [f"{share}({number(yes)} let in, {number(no + capped)} shed again)"]
+
+
+def _moves(pool: Json) -> list[str]:
+    if pool["limit_max"] is None:
+        return ["fixed"]
+    return [
+        f"{c['reason'].replace('_', ' ')} {number(c['previous'])} → {number(c['limit'])} "
+        f"{seconds(c['age_s'])} ago"
+        for c in pool["changes"][:2]
+    ]
+
+
+def _server(status: Json) -> Iterator[RenderableType]:
+    envoys = [
+        f"{plain(node['node']) or '(unnamed)'} {number(node['leases'])} leases, last log "
+        + ("never" if node["log_age_s"] is None else f"{seconds(node['log_age_s'])} ago")
+        for node in status["nodes"][:ROWS]
+    ]
+    yield Text()
+    yield Text("Envoys: ", SOFT).append("; ".join(envoys) or "none seen yet", "not dim")
+    for title in ("jobs", "journal"):
+        facts = [
+            f"{name.replace('_', ' ')} {value}" for name, value in status.get(title, {}).items()
+        ]
+        if facts:
+            yield Text(f"{title.capitalize()}: ", SOFT).append(", ".join(facts), "not dim")
+
+
+def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(counts.items(), key=lambda item: -item[1])[:ROWS]
+
+
+def _rate(pool: Json, kind: str, start: str, end: str) -> float | None:
+    """Per second of all names that start and end so; None while it is not known."""
+    rates: Mapping[str, float] | None = pool["rates"].get(kind)
+    if rates is None:
+        return None
+    return sum(v for name, v in rates.items() if name.startswith(start) and name.endswith(end))

@@ -1,0 +1,87 @@
+"""What `top` shows, as text in 80 columns."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console
+
+from policy_server.core.request import Priority
+from policy_server.telemetry.status import status_document
+from policy_server.telemetry.views import NodeView, PoolView, ServerView
+from policy_server.top.source import Snapshot
+from policy_server.top.view import view
+from policy_server.top.words import per_second, seconds, sparkline
+
+COUNTS = {
+    "outcomes": {"P0 admitted": 7, "P2 shed": 30},
+    "sheds": {"P2 predicted_wait": 30},
+    "returns": {"yes": 9, "no": 1, "capped": 2},
+}
+RATES = {"outcomes": {"P0 admitted": 0.7}, "sheds": {"P2 predicted_wait": 12.4}}
+
+
+def shown(pool: PoolView, problem: str = "", counts: Any = None, **server: Any) -> str:
+    facts = ServerView(version="1.2.3", uptime_s=300.0, pools=(pool,), **server)
+    status = status_document(facts, {"chat": counts or {}})
+    past = {"chat": {"waiting": [0, 1, 2, None, 8]}}
+    out = io.StringIO()
+    Console(file=out, width=80).print(view(Snapshot(status, past), problem))
+    text = out.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    return text
+
+
+def busy(**facts: Any) -> PoolView:
+    waiting = {Priority.P2: 28}
+    return PoolView("chat", 4.0, 3, 3, waiting=waiting, limit_max=100.0, rates=RATES, **facts)
+
+
+def test_under_overload_it_says_who_waits_who_is_shed_and_why() -> None:
+    text = shown(busy(waiting_by_tenant={"acme": 20}), counts=COUNTS)
+    assert "chat  shedding 12/s" in text
+    assert "in use / limit       3 / 4" in text
+    assert "shed since start: P2 predicted wait 30" in text
+    assert "Retry-After kept: 90 % (9 let in, 3 shed again)" in text
+    assert "tenants waiting: acme 20" in text
+    (row,) = [line.split() for line in text.splitlines() if line.lstrip().startswith("P2")]
+    assert row == ["P2", "28", "–", "0/s", "12/s"]
+
+
+def test_what_has_not_happened_is_said_not_left_blank() -> None:
+    text = shown(PoolView("chat", 4.0, 0, 0), journal={"kind": "memory"})
+    assert "no request has come yet" in text
+    assert "nobody has come back yet" in text
+    assert "tenants waiting: none" in text
+    assert "limit: fixed" in text
+    assert "Envoys: none seen yet" in text
+    assert "Journal: kind memory" in text
+
+
+def test_trouble_stands_first() -> None:
+    text = shown(busy(), "it is gone", warnings=("the disk is full",), not_ready="draining")
+    said = ["not ready: draining", "it is gone", "! the disk is full", "shedding"]
+    assert sorted(said, key=text.index) == said
+
+
+def test_a_name_from_outside_cannot_steer_the_terminal() -> None:
+    evil = {"\x1b[2J[bold]x\x9b": 5}
+    text = shown(busy(waiting_by_tenant=evil), nodes=(NodeView("\x1b]0;t\x07", 1),))
+    assert "\x1b" not in text
+    assert "\x9b" not in text
+    assert "?[2J[bold]x? 5" in text
+
+
+def test_a_sparkline_keeps_peaks_and_gaps() -> None:
+    assert sparkline([0, 7, 0, 0, None, None, 3.5, 3.5], 4) == "█▁ ▅"
+    assert sparkline([1, 2], 40) == "▅█"
+    assert sparkline([], 40) == ""
+    assert sparkline([0, 0], 2) == "▁▁"
+
+
+def test_numbers_read_as_a_person_says_them() -> None:
+    assert [seconds(s) for s in (None, 0, 0.0123, 61, 600, 9000, 3e5)] == [
+        *("–", "0 s", "12.3 ms", "61 s", "10 min", "2 h", "3 days")
+    ]
+    assert [per_second(r) for r in (None, 0, 0.25, 1234.4)] == ["–", "0/s", "0.2/s", "1,234/s"]
