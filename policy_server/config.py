@@ -280,6 +280,7 @@ def to_pool_params(config: Config) -> list[PoolParams]:
             room=room,
             retry_after=retry_after,
             observe_messages_per_s=pool.observe.max_messages_per_s,
+            jobs_share=config.jobs.share if config.jobs.enabled else 0.0,
         )
         for pool in config.pools
     ]

@@ -17,11 +17,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from policy_server.core.admission import Admission
-from policy_server.core.events import Admitted, Cancelled, Event, Shed, Waiting
+from policy_server.core.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    LeaseEnded,
+    LimitChanged,
+    Shed,
+    Waiting,
+)
 from policy_server.core.limit.window import REPORT_FRESH_S
 from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.params import PoolParams
-from policy_server.core.request import Priority, Request
+from policy_server.core.request import Kind, Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.journal.port import Journal, Place, RequestContext
 
@@ -109,6 +117,41 @@ class Driver:
         hold = Hold(uid, self._loop.create_future())
         self._holds[uid] = hold
         return hold
+
+    def submit_job(self, job: Request) -> None:
+        """Get a job in line; its admission comes as an event, now or later."""
+        now = self.clock()
+        self._emit(self.admission.submit(job, now), now)
+
+    def restore_jobs(self, jobs: Sequence[Request]) -> None:
+        """Jobs that waited before a restart, in order."""
+        self.admission.restore_jobs(jobs)
+        now = self.clock()
+        self._emit(self.admission.pump(now), now)
+
+    def withdraw_job(self, uid: str) -> None:
+        """A job that waits does not want to go any more."""
+        now = self.clock()
+        self._emit(self.admission.cancel(uid, now), now)
+
+    def pause_jobs(self, pool: str, paused: bool) -> None:
+        """Let no job of this pool go, or let them go again."""
+        if self.closing.is_set():
+            return
+        self.admission.pause_jobs(pool, paused)
+        now = self.clock()
+        self._emit(self.admission.pump(now), now)
+
+    def leased(self, uid: str) -> Admitted | None:
+        """The admission of whoever holds a lease under this uid."""
+        lease = self.admission.lease(uid)
+        if lease is None:
+            return None
+        return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
+
+    def touch(self, uid: str) -> None:
+        """Its sender knows that it is still under way."""
+        self.admission.touch(uid, self.clock())
 
     def leave(self, hold: Hold) -> None:
         """The client of this stream is gone. Idempotent; nothing when it was superseded.
@@ -215,6 +258,9 @@ class Driver:
             self._loop.call_soon(self.never_sent, uid)
 
     def _journal(self, event: Event) -> None:
+        """Write a held request's place down, or its end; jobs have records of their own."""
+        if isinstance(event, (LimitChanged, LeaseEnded)) or event.request.kind is Kind.JOB:
+            return
         if isinstance(event, Waiting):
             uid = event.request.uid
             self.journal.append_waiting(
@@ -277,6 +323,7 @@ class Driver:
         From here on the journal stays as it is: a slot that comes free now must not cost those
         who were handed back their places.
         """
+        self.admission.hold_jobs()
         self.closing.set()
 
     async def idle(self, timeout_s: float) -> bool:

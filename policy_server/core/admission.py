@@ -7,9 +7,11 @@ One writer; no I/O, no clock, no randomness of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from policy_server.core.events import Event
 from policy_server.core.learning import learned, restore_learned
+from policy_server.core.leases import Lease
 from policy_server.core.limit.base import Limit
 from policy_server.core.limit.registry import make_limit
 from policy_server.core.outcome import ShedReason
@@ -54,8 +56,10 @@ class Admission:
             else:
                 self._pools[name] = Pool(params, self._make_limit(params.limit), self._rng)
                 self._pools[name].draining = self._draining
+                self._pools[name].lines.jobs_held = self._draining
         for name in [n for n in self._pools if n not in wanted]:
-            if not len(self._pools[name].leases) and not len(self._pools[name].room):
+            pool = self._pools[name]
+            if not len(pool.leases) and not len(pool.room) and not len(pool.jobs):
                 del self._pools[name]
 
     # -- requests -----------------------------------------------------------------------------
@@ -85,6 +89,31 @@ class Admission:
                 pool.room.keep_places([request])
         return []
 
+    def restore_jobs(self, jobs: Iterable[Request]) -> None:
+        """Jobs that waited before a restart, in order; those of a pool that is gone go to the
+        first one. Nothing is decided yet: `pump`."""
+        first = next(iter(self._pools.values()))
+        for job in jobs:
+            pool = self._pools.get(job.pool, first)
+            pool.restore_jobs([job if pool is not first else replace(job, pool=pool.params.name)])
+            self._where[job.uid] = pool
+
+    def hold_jobs(self) -> None:
+        """Let no job go from here on; they wait for the next process."""
+        for pool in self._pools.values():
+            pool.lines.jobs_held = True
+
+    def pause_jobs(self, pool: str, paused: bool) -> None:
+        """Let no job of this pool go until it is told otherwise."""
+        known = self._pools.get(pool)
+        if known is not None:
+            known.lines.jobs_held = paused or known.draining
+
+    def lease(self, uid: str) -> Lease | None:
+        """The lease of `uid`, if it holds one."""
+        pool = self._where.get(uid)
+        return None if pool is None else pool.leases.get(uid)
+
     def drain(self, now: float) -> list[Event]:
         """Admit nothing new from here on and shed one batch of those who wait.
 
@@ -93,7 +122,7 @@ class Admission:
         self._draining = True
         events: list[Event] = []
         for pool in self._pools.values():
-            pool.draining = True
+            pool.draining = pool.lines.jobs_held = True
             pool_events: list[Event] = []
             for request in list(_first(pool.room, BATCH - len(events))):
                 pool.room.leave(request.uid)
@@ -102,8 +131,12 @@ class Admission:
         return events
 
     def waiting(self) -> int:
-        """Requests that wait, over all pools."""
+        """Held requests that wait, over all pools."""
         return sum(len(p.room) for p in self._pools.values())
+
+    def jobs_waiting(self) -> int:
+        """Jobs that wait, over all pools."""
+        return sum(len(p.jobs) for p in self._pools.values())
 
     def inflight(self) -> int:
         """Leases in use, over all pools, requests."""
@@ -160,10 +193,14 @@ class Admission:
 
     def heartbeat(self, uid: str, node: str, now: float) -> None:
         """`uid` is still under way at this Envoy."""
+        self.touch(uid, now)
+        self.node_alive(node, now)
+
+    def touch(self, uid: str, now: float) -> None:
+        """`uid` is still under way, as its own sender knows."""
         pool = self._where.get(uid)
         if pool is not None:
             pool.leases.touch(uid, now)
-        self.node_alive(node, now)
 
     def node_alive(self, node: str, now: float) -> None:
         """This Envoy's log says something."""
@@ -213,7 +250,7 @@ class Admission:
             uid = getattr(getattr(event, "request", None), "uid", None)
             if uid is None:
                 continue
-            if uid in pool.room or pool.leases.get(uid) is not None:
+            if pool.knows(uid):
                 self._where[uid] = pool
             else:
                 self._where.pop(uid, None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from policy_server.core.request import PRIORITIES, Request
+from policy_server.core.request import LINES, Request
 
 HEARTBEAT_S = 5.0  # how often Envoy is told to log a request in progress
 SILENCE_S = 4 * HEARTBEAT_S
@@ -52,7 +52,7 @@ class LeaseTable:
     def __init__(self) -> None:
         self._leases: dict[str, Lease] = {}
         self._order: dict[str, None] = {}  # by last sign of life, oldest first
-        self._seats = [0] * len(PRIORITIES)
+        self._seats = [0] * LINES
         self._nodes: dict[str, float] = {}  # by last word, oldest first
         self._last_log = float("-inf")
         self._last_trickle = float("-inf")
@@ -70,9 +70,9 @@ class LeaseTable:
         """The lease of `uid`, if it holds one."""
         return self._leases.get(uid)
 
-    def seats_of(self, priority: int) -> int:
-        """Seats in use by one class."""
-        return self._seats[priority]
+    def seats_of(self, line: int) -> int:
+        """Seats in use by the held requests of one class, or by all jobs."""
+        return self._seats[line]
 
     def grant(self, lease: Lease) -> None:
         """Take the seats. The uid must not hold a lease."""
@@ -82,7 +82,7 @@ class LeaseTable:
         self._leases[uid] = lease
         self._order[uid] = None
         self.seats += lease.request.seats
-        self._seats[lease.request.priority] += lease.request.seats
+        self._seats[lease.request.line] += lease.request.seats
         self.streamed += lease.request.streamed
         if lease.observed:
             self.observed[uid] = lease
@@ -95,7 +95,7 @@ class LeaseTable:
         del self._order[uid]
         self.observed.pop(uid, None)
         self.seats -= lease.request.seats
-        self._seats[lease.request.priority] -= lease.request.seats
+        self._seats[lease.request.line] -= lease.request.seats
         self.streamed -= lease.request.streamed
         return lease
 

@@ -68,3 +68,4 @@ class PoolParams:
     retry_after: RetryAfterParams = field(default_factory=RetryAfterParams)
     observe_messages_per_s: float = 500.0
     early_drop: bool = True
+    jobs_share: float = 0.02  # of the limit, for all jobs together

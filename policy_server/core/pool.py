@@ -13,7 +13,7 @@ Owner: `Admission`; one writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from policy_server.core.events import (
@@ -33,12 +33,11 @@ from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
 from policy_server.core.params import LimitParams, PoolParams
-from policy_server.core.request import PRIORITIES, Priority, Request
+from policy_server.core.request import JOBS, PRIORITIES, Kind, Priority, Request
 from policy_server.core.retry_after import Bookings
 from policy_server.core.retry_budget import RetryBudget
-from policy_server.core.room.classes import ClassRule
+from policy_server.core.room.lines import Lines
 from policy_server.core.room.prediction import Predictor
-from policy_server.core.room.room import Room
 from policy_server.core.samples import Completion, LoadReport, how_it_ended
 from policy_server.core.sampling import Rng
 
@@ -53,12 +52,12 @@ class Pool:
         self.feedback = Feedback(params, limit)
         self.ceiling = Ceiling()
         self.leases = LeaseTable()
-        self.room = Room(params.room)
+        self.lines = Lines(params, self.leases, self.ceiling)
+        self.room, self.jobs = self.lines.room, self.lines.jobs
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
         self.bookings = Bookings(params.retry_after, rng)
         self.retries = RetryBudget()
         self.draining = False
-        self._rule = ClassRule(params.classes)
         self._pacer = ReleasePacer()
         self._rng = rng
         self._lengths = AnswerLengths()
@@ -70,8 +69,7 @@ class Pool:
         """New bounds, budgets and shares from now on; what was learned stays."""
         self.feedback.reconfigure(params, make)
         self.params = params
-        self.room.reconfigure(params.room)
-        self._rule = ClassRule(params.classes)
+        self.lines.reconfigure(params)
         self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
         self.bookings.reconfigure(params.retry_after)
 
@@ -84,8 +82,11 @@ class Pool:
         lease = self.leases.get(request.uid)
         if lease is not None:
             return [self._repeat(lease)]
-        if request.uid in self.room:
+        if request.uid in self.lines:
             return []  # the newer stream takes over the place; the driver knows both
+        return (self._submit_job if request.kind is Kind.JOB else self._submit)(request, now)
+
+    def _submit(self, request: Request, now: float) -> list[Event]:
         request, returned = self.room.claim(request)
         if self.draining:
             return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
@@ -110,32 +111,27 @@ class Pool:
         return self.retries.take(request.tenant, now) or request.invited
 
     def _note_arrival(self, request: Request, now: float) -> None:
-        self._rule.note_arrival(request.priority, now)
+        self.lines.rule.note_arrival(request.priority, now)
         self.predictor.note_arrival(request.priority, now)
         if request.returning:
             self.bookings.note_return()
+
+    def _submit_job(self, request: Request, now: float) -> list[Event]:
+        """A job goes when the rule allows, else it waits, however long: its client does not."""
+        self._accrue(now)
+        if self._may_go_at_once(JOBS, request.seats, now):
+            return [self._grant(request, now, queued=False)]
+        self.feedback.note_waiting()
+        self.jobs.push(request)
+        return [Waiting(request, None)]
 
     def _repeat(self, lease: Lease) -> Event:
         """Envoy sent an admitted request again because the answer was lost: the same answer."""
         return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
 
-    def _may_go_at_once(self, priority: Priority, seats: int, now: float) -> bool:
-        """Whether a newcomer of this class and weight would be the next to go."""
-        if self.room.waits(priority):
-            return False
-        need = self.room.next_seats()
-        need[priority] = seats
-        contenders = sorted([*self.room.waiting(), priority])
-        choice = self._rule.choose(contenders, self._seats(), self.limit_now(now), now, need)
-        return choice is priority and self.ceiling.allows(self.leases.seats, seats, now)
-
-    def _choose(self, now: float) -> Priority | None:
-        """The class whose next request may go now."""
-        waiting, limit, need = self.room.waiting(), self.limit_now(now), self.room.next_seats()
-        return self._rule.choose(waiting, self._seats(), limit, now, need)
-
-    def _seats(self) -> list[int]:
-        return [self.leases.seats_of(p) for p in PRIORITIES]
+    def _may_go_at_once(self, line: int, seats: int, now: float) -> bool:
+        """Whether a newcomer in this line, of this weight, would be the next to go."""
+        return self.lines.may_go_at_once(line, seats, self.limit_now(now), now)
 
     @property
     def limit(self) -> Limit:
@@ -149,9 +145,7 @@ class Pool:
     def _accrue(self, now: float) -> None:
         """Credit the waiting for the time since the last look."""
         self.predictor.cap_per_s = self.ceiling.rps(now)
-        service_s = self.predictor.drain.mean_service_s
-        waiting, limit = self.room.waiting(), self.limit_now(now)
-        self._rule.accrue(waiting, self._seats(), limit, service_s, now)
+        self.lines.accrue(self.limit_now(now), self.predictor.drain.mean_service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
         predicted = self._predicted(request.priority, now, self.room.ahead(request))
@@ -201,6 +195,8 @@ class Pool:
     ) -> Shed:
         if predicted is None:
             predicted = self._predicted(request.priority, now)
+        if request.or_job and reason is not ShedReason.DRAINING:  # no refusal: it waits elsewhere
+            return Shed(request, reason, 0.0, max(0.0, now - request.arrived), evicted)
         if request.returning:
             self.bookings.note_kept(request.priority, False)
         rate = self.predictor.class_rate(request.priority, self.limit_now(now), now)
@@ -230,15 +226,29 @@ class Pool:
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
         expected = self._lengths.expected(request)
-        self.room.charge(request, self._lengths.cost(request), now)
+        self._charge(request, self._lengths.cost(request), now)
         self.leases.grant(Lease(request, now, observe, weight, now, wait, expected_tokens=expected))
         self.ceiling.take(now)
         self.feedback.note_inflight(self.leases.seats)
         return Admitted(request, wait, queued, observe)
 
+    def _charge(self, request: Request, tokens: float, now: float) -> None:
+        line = self.jobs if request.kind is Kind.JOB else self.room
+        line.charge(request, tokens, now)
+
+    def restore_jobs(self, jobs: Iterable[Request]) -> None:
+        """Jobs that waited before a restart, in order; a `pump` lets the first ones go."""
+        for job in jobs:
+            if job.uid not in self.jobs:
+                self.jobs.push(job)
+
+    def knows(self, uid: str) -> bool:
+        """Whether `uid` waits here or holds a lease."""
+        return uid in self.lines or self.leases.get(uid) is not None
+
     def cancel(self, uid: str, now: float) -> list[Event]:
-        """The client of a waiting request left."""
-        request = self.room.leave(uid)
+        """The client of a waiting request left, or a waiting job is withdrawn."""
+        request = self.lines.leave(uid)
         if request is None:
             return []
         return [Cancelled(request, max(0.0, now - request.arrived)), *self.pump(now)]
@@ -257,15 +267,15 @@ class Pool:
         lease = self.leases.end(uid)
         if lease is None:
             return None
-        self._rule.note_freed(lease.request.seats)
+        self.lines.rule.note_freed(lease.request.seats)
         if not len(self.leases):
             self.predictor.drain.idle()
         if lease.completion_tokens is not None:
             off = self._lengths.saw(lease.completion_tokens, lease.expected_tokens)
-            self.room.charge(lease.request, off, now)
+            self._charge(lease.request, off, now)
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)
-        if how is LeaseEnd.COMPLETED:
+        if how is LeaseEnd.COMPLETED and lease.request.kind is Kind.HELD:
             self.retries.served(lease.request.tenant)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
             self.predictor.drain.completed(held, now)
@@ -279,22 +289,19 @@ class Pool:
         events: list[Event] = []
         self._paced = False
         self._accrue(now)
-        while len(self.room):
-            choice = self._choose(now)
-            if choice is None:
-                break
-            request = self.room.head(choice).request
+        while (choice := self.lines.choose(self.limit_now(now), now)) is not None:
+            request = self.lines.head(choice)
             if not self.ceiling.allows(self.leases.seats, request.seats, now):
                 break
             if not self._pacer.take(now):
                 self._paced = True
                 break
-            self.room.leave(request.uid)
-            if request.deadline <= now:
+            self.lines.leave(request.uid)
+            if request.deadline <= now and choice != JOBS:
                 events.append(self._shed(request, ShedReason.DEADLINE, now, None, True))
             else:
                 events.append(self._grant(request, now, queued=True))
-        if len(self.room):
+        if self.lines.waiting():
             self.feedback.note_waiting()
         self._ration(now)
         return events
@@ -302,7 +309,7 @@ class Pool:
     def _ration(self, now: float) -> None:
         """When a rate that was asked for holds the waiting back, look again as it lets one go."""
         ready = self.ceiling.ready_at(now)
-        self._rationed_until = ready if len(self.room) and ready > now else None
+        self._rationed_until = ready if self.lines.waiting() and ready > now else None
 
     def handle_timer(self, now: float) -> list[Event]:
         """Do all that is due: deadlines, silent leases, the window, the next batch."""
@@ -346,7 +353,7 @@ class Pool:
     def _close_window(self, now: float) -> LimitChanged:
         changed = self.feedback.close(self.leases.seats, self.leases.observed, now)
         if changed.change.limit < changed.previous:
-            self._rule.note_cut(self.leases.seats)
+            self.lines.rule.note_cut(self.leases.seats)
         return changed
 
     # -- signals ------------------------------------------------------------------------------
@@ -362,4 +369,4 @@ class Pool:
 
     def reserve(self) -> float:
         """R, seats."""
-        return self._rule.reserve(self.limit.current)
+        return self.lines.rule.reserve(self.limit.current)

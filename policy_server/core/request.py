@@ -15,6 +15,9 @@ class Priority(IntEnum):
 
 
 PRIORITIES = tuple(Priority)
+JOBS = len(PRIORITIES)
+"""The line of all jobs; it stands behind those of the classes, whose numbers are theirs."""
+LINES = JOBS + 1
 
 
 class Kind(Enum):
@@ -36,6 +39,8 @@ class Request:
     `returning`: it says that it was refused before. A ticket proves that and more: `seniority_s`
     is for how long before `arrived` it has been trying, and `invited` that it comes no earlier
     than it was told to.
+
+    `or_job`: when it can't go in time it becomes a job, so its client sees no refusal.
     """
 
     uid: str
@@ -58,6 +63,12 @@ class Request:
     seniority_s: float = 0.0
     node: str = ""
     arrived_wall: float = 0.0
+    or_job: bool = False
+
+    @property
+    def line(self) -> int:
+        """Whose share it draws on: its class, or `JOBS`."""
+        return JOBS if self.kind is Kind.JOB else self.priority
 
     @property
     def budget_s(self) -> float:

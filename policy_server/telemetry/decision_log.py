@@ -104,7 +104,7 @@ class DecisionLog:
                     "lease_expired", held_s=round(event.held_s, 1), **self._who(event.request)
                 )
         elif isinstance(event, Shed):
-            if self._sheds[event.request.priority].take():
+            if not event.request.or_job and self._sheds[event.request.priority].take():
                 self._shed(event)
         elif isinstance(event, Cancelled):
             self._sampled(event.request, Outcome.CANCELLED, event.wait_s)

@@ -84,8 +84,9 @@ class Metrics:
         elif isinstance(event, LeaseEnded):
             series.lease_ended(event)
         elif isinstance(event, Shed):
-            series.shed(event)
-        elif isinstance(event, Cancelled):
+            if not request.or_job:  # counted as what becomes of it
+                series.shed(event)
+        elif isinstance(event, Cancelled) and request.kind is Kind.HELD:
             series.cancelled[request.priority].inc()
 
     def count(self, outcome: Outcome, pool: str = "", priority: Priority | None = None) -> None:

@@ -27,7 +27,7 @@ from policy_server.core.events import (
 from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.pacing import INTERVAL_S
 from policy_server.core.params import LimitParams, PoolParams, RoomParams
-from policy_server.core.request import PRIORITIES, Kind, Priority, Request
+from policy_server.core.request import LINES, PRIORITIES, Kind, Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
 from tests.support.core_builders import Coin, pool_params
 
@@ -286,7 +286,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         self.draining = True
         for _ in range(len(self.books.waiting) + 1):
             self.learn(self.gate.drain(self.now))
-        assert not self.books.waiting
+        assert not self.held_waiting()
 
     @rule(odd=ODD, keep=st.booleans())
     def restart(self, odd: float, keep: bool) -> None:
@@ -333,7 +333,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             quiet += not events
             assert quiet <= allowed, "the timer fires without anything to do"
         self.now = target
-        if any(r.deadline <= target for r in self.books.waiting.values()):
+        if any(r.deadline <= target for r in self.held_waiting()):
             assert due is not None
             assert due <= target + INTERVAL_S, "past its deadline and not in the next batch"
 
@@ -343,7 +343,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     def everyone_is_accounted_for(self) -> None:
         outcomes = self.books.outcomes
         assert self.books.submitted == outcomes.total() + len(self.books.waiting)
-        assert self.gate.waiting() == len(self.books.waiting)
+        assert self.gate.waiting() + self.gate.jobs_waiting() == len(self.books.waiting)
         assert self.gate.inflight() == len(self.books.leased)
         assert set(self.gate._where) == self.books.waiting.keys() | self.books.leased.keys()
 
@@ -353,15 +353,16 @@ class AdmissionMachine(RuleBasedStateMachine):
             leases, room = pool.leases, pool.room
             assert leases.seats == sum(x.request.seats for x in leases)
             assert leases.seats == self.books.seats(pool.params.name)
-            for priority in PRIORITIES:
-                of_class = [x.request for x in leases if x.request.priority is priority]
-                assert leases.seats_of(priority) == sum(r.seats for r in of_class)
+            for line in range(LINES):
+                of_line = [x.request for x in leases if x.request.line == line]
+                assert leases.seats_of(line) == sum(r.seats for r in of_line)
             assert leases.streamed == sum(x.request.streamed for x in leases)
             assert set(leases.observed) == {x.request.uid for x in leases if x.observed}
-            held = [r for r in room if r.kind is Kind.HELD]
-            assert room.held == len(held)
-            assert room.held_bytes == sum(r.body_bytes for r in held)
-            assert sum(room.counts()) == len(room)
+            assert all(r.kind is Kind.HELD for r in room)
+            assert all(r.kind is Kind.JOB for r in pool.jobs)
+            assert room.held == len(room) == sum(room.counts())
+            assert room.held_bytes == sum(r.body_bytes for r in room)
+            assert sum(pool.jobs.counts()) == len(pool.jobs)
 
     @invariant()
     def limits_and_forecasts_are_numbers(self) -> None:
@@ -373,10 +374,16 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert all(math.isfinite(v) for v in state.values())
 
     def teardown(self) -> None:
-        """With time alone everyone leaves the room, whatever happened before."""
-        last = max((r.deadline for r in self.books.waiting.values()), default=self.now)
+        """With time alone everyone leaves the room, whatever happened before; a job waits on."""
+        last = max((r.deadline for r in self.held_waiting()), default=self.now)
         self.run_until(max(self.now, last) + 1.0)
-        assert not self.books.waiting
+        assert not self.held_waiting()
+        for uid in list(self.books.waiting):
+            self.learn(self.gate.cancel(uid, self.now))
+        assert not self.gate.jobs_waiting()
+
+    def held_waiting(self) -> list[Request]:
+        return [r for r in self.books.waiting.values() if r.kind is Kind.HELD]
 
 
 AdmissionMachine.TestCase.settings = settings(

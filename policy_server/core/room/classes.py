@@ -1,13 +1,16 @@
-"""Which class goes next: guaranteed shares with borrowing and a reserve.
+"""Which line goes next: guaranteed shares with borrowing and a reserve.
 
-    entitled = waiting classes whose next request keeps them within g_c·L
+A line is a class's held requests, or all jobs. The jobs stand behind every class: somebody is on
+the line for a held request, and its predicted wait must not depend on a backlog of jobs.
+
+    entitled = waiting lines whose next request keeps them within g_c·L
     any entitled:   the most important of them; P0 while N + s ≤ L + R, others while N + s ≤ L
-    else borrowing: the most important waiting class, while N + s ≤ L − R
+    else borrowing: the most important waiting line, while N + s ≤ L − R
 
 with s the seats of the request. An empty engine takes whoever comes. The share is the guard
 against starvation, the reserve R keeps a few seats free for the entitled who come next. Seats are
 held back only from those who borrow while *another* class was heard of lately: a pool with one
-class uses its whole limit.
+class, or with jobs only, uses its whole limit.
 
 A share is seldom a whole number of seats: on an engine of 7, 5 % is a third of one. Rounding up
 would give P2 a seventh of that engine, so the fraction is kept as credit: while a class waits,
@@ -27,20 +30,20 @@ from collections.abc import Mapping, Sequence
 
 from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.params import ClassParams
-from policy_server.core.request import PRIORITIES, Priority
+from policy_server.core.request import JOBS, LINES, PRIORITIES, Priority
 
 ACTIVE_S = 60.0
 MAX_CREDIT_SEATS = 8.0  # × one service time: the largest request's weight
-ONE_SEAT = (1,) * len(PRIORITIES)
+ONE_SEAT = (1,) * LINES
 
 
 class ClassRule:
-    """Shares of one pool. Owner: the pool."""
+    """Shares of one pool; `jobs_share` is that of all jobs together. Owner: the pool."""
 
-    def __init__(self, classes: Mapping[Priority, ClassParams]) -> None:
-        self._shares = [classes[p].share for p in Priority]
-        self._heard = [float("-inf")] * len(Priority)
-        self._credit = [0.0] * len(Priority)  # seat-seconds
+    def __init__(self, classes: Mapping[Priority, ClassParams], jobs_share: float = 0.0) -> None:
+        self._shares = [*(classes[p].share for p in PRIORITIES), jobs_share]
+        self._heard = [float("-inf")] * len(PRIORITIES)
+        self._credit = [0.0] * LINES  # seat-seconds
         self._service_s: float | None = None
         self._at: float | None = None
         self._ceiling = 0.0  # L + R while a cut drains
@@ -58,12 +61,12 @@ class ClassRule:
         return max(reserve_of(limit), self._ceiling - limit)
 
     def note_arrival(self, priority: Priority, now: float) -> None:
-        """A request of this class came."""
+        """A request of this class came, and no job."""
         self._heard[priority] = now
 
     def accrue(
         self,
-        waiting: Sequence[Priority],
+        waiting: Sequence[int],
         seats: Sequence[int],
         limit: float,
         service_s: float | None,
@@ -75,45 +78,45 @@ class ClassRule:
         """
         elapsed = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at, self._service_s = now, service_s
-        for priority in PRIORITIES:
-            if priority not in waiting:
-                self._credit[priority] = 0.0
+        for line in range(LINES):
+            if line not in waiting:
+                self._credit[line] = 0.0
                 continue
-            gained = (self._shares[priority] * limit - seats[priority]) * elapsed
-            credit = max(0.0, self._credit[priority] + gained)
-            self._credit[priority] = min(credit, MAX_CREDIT_SEATS * (service_s or 0.0))
+            gained = (self._shares[line] * limit - seats[line]) * elapsed
+            credit = max(0.0, self._credit[line] + gained)
+            self._credit[line] = min(credit, MAX_CREDIT_SEATS * (service_s or 0.0))
 
     def choose(
         self,
-        waiting: Sequence[Priority],
+        waiting: Sequence[int],
         seats: Sequence[int],
         limit: float,
         now: float,
         need: Sequence[int] = ONE_SEAT,
-    ) -> Priority | None:
-        """The class whose head may go now, of those `waiting` (most important first).
+    ) -> int | None:
+        """The line whose head may go now, of those `waiting` (most important first).
 
-        `seats` are the seats in use and `need` those of the next request, per class; `limit` is L.
+        `seats` are the seats in use and `need` those of the next request, per line; `limit` is L.
         """
         if not waiting:
             return None
         total = sum(seats)
-        for priority in waiting:
-            if self._entitled(priority, seats[priority], need[priority], limit):
-                bound = limit + self.reserve(limit) if priority is Priority.P0 else limit
+        for line in waiting:
+            if self._entitled(line, seats[line], need[line], limit):
+                bound = limit + self.reserve(limit) if line == Priority.P0 else limit
                 break
         else:
-            priority = waiting[0]
-            bound = limit - reserve_of(limit) if self._others_active(priority, now) else limit
-        return priority if total + need[priority] <= bound or not total else None
+            line = waiting[0]
+            bound = limit - reserve_of(limit) if self._others_active(line, now) else limit
+        return line if total + need[line] <= bound or not total else None
 
-    def _entitled(self, priority: Priority, seats: int, need: int, limit: float) -> bool:
-        missing = seats + need - self._shares[priority] * limit
+    def _entitled(self, line: int, seats: int, need: int, limit: float) -> bool:
+        missing = seats + need - self._shares[line] * limit
         if missing <= 0.0:
             return True
         if self._service_s is None:
-            return missing < need
-        return missing < need and self._credit[priority] >= missing * self._service_s
+            return missing < need and line != JOBS
+        return missing < need and self._credit[line] >= missing * self._service_s
 
-    def _others_active(self, borrower: Priority, now: float) -> bool:
+    def _others_active(self, borrower: int, now: float) -> bool:
         return any(now - heard < ACTIVE_S for p, heard in enumerate(self._heard) if p != borrower)

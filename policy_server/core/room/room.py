@@ -2,7 +2,7 @@
 
 Decides who may enter and who must leave for it: when the room is full, the newest of the *lowest*
 class makes way for a more important newcomer; an arriving P0 is never refused while P2 waits.
-Bounds hold for held requests only. After a restart, `places` keep the seniority of requests that
+Jobs wait elsewhere (`jobs`). After a restart, `places` keep the seniority of requests that
 Envoy is about to re-send: the re-sent request (same uid) takes its old place in line.
 
 Invariants: `requests` and `held_bytes` equal the sums over the queues; a uid is in the room at
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from policy_server.core.params import RoomParams
-from policy_server.core.request import PRIORITIES, Kind, Priority, Request
+from policy_server.core.request import PRIORITIES, Priority, Request
 from policy_server.core.room.queue import ClassQueue
 from policy_server.core.room.ticket import Ticket
 
@@ -86,8 +86,6 @@ class Room:
 
     def fits(self, request: Request) -> bool:
         """Whether the bounds allow one more."""
-        if request.kind is Kind.JOB:
-            return True
         return (
             self.held < self._p.max_requests
             and self.held_bytes + request.body_bytes <= self._p.max_bytes
@@ -95,7 +93,7 @@ class Room:
 
     def tenant_full(self, request: Request) -> bool:
         """Whether this tenant holds as many places as one may; strangers have no such bound."""
-        if not request.tenant or request.kind is Kind.JOB:
+        if not request.tenant:
             return False
         return self._held_by[request.tenant] >= self._p.tenant_max_requests
 
@@ -137,8 +135,6 @@ class Room:
                 if len(victims) >= MAX_DISPLACED:
                     return None
                 ticket = queue.at(len(queue) - 1 - back)
-                if ticket.request.kind is Kind.JOB:
-                    continue
                 victims.append(ticket)
                 need_bytes -= ticket.request.body_bytes
         return victims if len(victims) >= need and need_bytes <= 0 else None
@@ -151,10 +147,9 @@ class Room:
         ticket = Ticket(request, self._sequence)
         self._tickets[request.uid] = ticket
         self._queues[request.priority].push(ticket)
-        if request.kind is Kind.HELD:
-            self._held_by[request.tenant] += 1
-            self.held += 1
-            self.held_bytes += request.body_bytes
+        self._held_by[request.tenant] += 1
+        self.held += 1
+        self.held_bytes += request.body_bytes
         return ticket
 
     def leave(self, uid: str) -> Request | None:
@@ -164,12 +159,11 @@ class Room:
             return None
         request = ticket.request
         self._queues[request.priority].remove(ticket)
-        if request.kind is Kind.HELD:
-            self._held_by[request.tenant] -= 1
-            if not self._held_by[request.tenant]:
-                del self._held_by[request.tenant]
-            self.held -= 1
-            self.held_bytes -= request.body_bytes
+        self._held_by[request.tenant] -= 1
+        if not self._held_by[request.tenant]:
+            del self._held_by[request.tenant]
+        self.held -= 1
+        self.held_bytes -= request.body_bytes
         return request
 
     # -- deadlines ----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from policy_server.core.params import RoomParams
-from policy_server.core.request import Kind, Priority
+from policy_server.core.request import Priority
 from policy_server.core.room.room import MAX_DISPLACED, Room
 from tests.support.core_builders import P0, P1, P2, request
 
@@ -77,15 +77,6 @@ def test_in_a_room_made_smaller_a_newcomer_makes_way_for_itself_only() -> None:
     full.reconfigure(RoomParams(10, 100))
     assert victims(full, P0) == ["u299"]
     assert victims(full, P2) is None
-
-
-def test_jobs_are_not_bound_and_not_displaced() -> None:
-    full = room(("a", P2), max_requests=1)
-    job = request("job", P2, kind=Kind.JOB, body_bytes=10**9)
-    assert full.fits(job)
-    full.enter(job)
-    assert (full.held, full.held_bytes, len(full)) == (1, 0, 2)
-    assert victims(full, P0) == ["a"]
 
 
 def test_sums_follow_who_enters_and_leaves() -> None:

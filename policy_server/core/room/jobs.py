@@ -1,0 +1,114 @@
+"""The waiting jobs of a pool: by class, fair turns between tenants, then the order of arrival.
+
+Jobs wait apart from the room: its bounds and its predictions are about people on the line. There
+may be very many of them, so each costs little: its request, one dictionary entry, one slot in its
+tenant's line. Only the first of each line takes part in the fair turns. A job that comes back (its
+model server refused it) goes where its arrival puts it, in front of those who came later.
+
+A withdrawn job leaves its line when it comes to the front, so that nothing is ever searched.
+Owner: the pool.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping
+
+from policy_server.core.request import PRIORITIES, Priority, Request
+from policy_server.core.room.tenants import FairLines
+from policy_server.core.room.ticket import Ticket
+
+
+class JobLines:
+    """The jobs that wait in one pool."""
+
+    def __init__(self, weights: Mapping[str, float] | None = None) -> None:
+        self._turns = [FairLines(weights) for _ in PRIORITIES]
+        self._lines: dict[tuple[Priority, str], deque[Request]] = {}
+        self._waiting: dict[str, Request] = {}
+        self._counts: Counter[Priority] = Counter()
+
+    def reconfigure(self, weights: Mapping[str, float]) -> None:
+        """New weights of the tenants."""
+        for turns in self._turns:
+            turns.weights = weights
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._waiting
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._waiting.values())
+
+    def counts(self) -> list[int]:
+        """Waiting jobs per class."""
+        return [self._counts[p] for p in PRIORITIES]
+
+    def charge(self, request: Request, tokens: float, now: float) -> None:
+        """Charge its tenant `tokens`, see `FairLines`."""
+        self._turns[request.priority].charge(request.tenant, tokens, now)
+
+    def push(self, request: Request) -> None:
+        """Get in line; ValueError when the uid waits already."""
+        if request.uid in self._waiting:
+            raise ValueError(f"{request.uid} waits already")
+        self._waiting[request.uid] = request
+        self._counts[request.priority] += 1
+        key = (request.priority, request.tenant)
+        line = self._lines.get(key)
+        if line is None:
+            self._lines[key] = deque([request])
+            self._turns[request.priority].push(_ticket(request))
+        elif request.arrived >= line[-1].arrived:
+            line.append(request)
+        elif request.arrived < line[0].arrived:
+            self._turns[request.priority].remove(_ticket(line[0]))
+            line.appendleft(request)
+            self._turns[request.priority].push(_ticket(request))
+        else:
+            line.insert(_position(line, request.arrived), request)
+
+    def head(self) -> Request:
+        """The next to go; IndexError when none waits."""
+        for turns in self._turns:
+            if len(turns):
+                return turns.head().request
+        raise IndexError("no job waits")
+
+    def withdraw(self, uid: str) -> Request | None:
+        """Leave the line, to go or for good; None when the uid does not wait here."""
+        request = self._waiting.pop(uid, None)
+        if request is None:
+            return None
+        self._counts[request.priority] -= 1
+        key = (request.priority, request.tenant)
+        if self._lines[key][0].uid == uid:
+            self._advance(key)
+        return request
+
+    def _advance(self, key: tuple[Priority, str]) -> None:
+        """The first of this line has left: the next who still waits takes its turn."""
+        line, turns = self._lines[key], self._turns[key[0]]
+        turns.remove(_ticket(line[0]))
+        line.popleft()
+        while line and self._waiting.get(line[0].uid) is not line[0]:
+            line.popleft()
+        if line:
+            turns.push(_ticket(line[0]))
+        else:
+            del self._lines[key]
+
+
+def _ticket(request: Request) -> Ticket:
+    """The stand-in of a line in the turns; equal requests give equal tickets."""
+    return Ticket(request, 0)
+
+
+def _position(line: deque[Request], arrived: float) -> int:
+    """Behind all who came at `arrived` or before; searched from the front, where returns go."""
+    for index, request in enumerate(line):
+        if request.arrived > arrived:
+            return index
+    return len(line)

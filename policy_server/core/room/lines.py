@@ -1,0 +1,78 @@
+"""The lines of a pool: a class's held requests each, and the jobs; whose head may go now.
+
+Puts together who waits (`room`, `jobs`), what is in use (the leases), what a back end asks for (the
+ceiling) and the rule between the lines (`classes`). Owner: the pool.
+"""
+
+from __future__ import annotations
+
+from policy_server.core.leases import LeaseTable
+from policy_server.core.limit.ceiling import Ceiling
+from policy_server.core.params import PoolParams
+from policy_server.core.request import JOBS, LINES, Priority, Request
+from policy_server.core.room.classes import ClassRule
+from policy_server.core.room.jobs import JobLines
+from policy_server.core.room.room import Room
+
+
+class Lines:
+    """Who is next. `jobs_held`: the jobs stay where they are."""
+
+    def __init__(self, params: PoolParams, leases: LeaseTable, ceiling: Ceiling) -> None:
+        self.room = Room(params.room)
+        self.jobs = JobLines(params.room.tenant_weights)
+        self.rule = ClassRule(params.classes, params.jobs_share)
+        self.jobs_held = False
+        self._leases = leases
+        self._ceiling = ceiling
+
+    def reconfigure(self, params: PoolParams) -> None:
+        """New bounds, weights and shares."""
+        self.room.reconfigure(params.room)
+        self.jobs.reconfigure(params.room.tenant_weights)
+        self.rule = ClassRule(params.classes, params.jobs_share)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self.room or uid in self.jobs
+
+    def waiting(self) -> list[int]:
+        """Lines with someone who may go, most important first."""
+        waiting: list[int] = [*self.room.waiting()]
+        if len(self.jobs) and not self.jobs_held:
+            waiting.append(JOBS)
+        return waiting
+
+    def head(self, line: int) -> Request:
+        """The next of a line; IndexError when nobody waits there."""
+        return self.jobs.head() if line == JOBS else self.room.head(Priority(line)).request
+
+    def leave(self, uid: str) -> Request | None:
+        """Whoever waits under this uid gives the place up; None when nobody does."""
+        return self.room.leave(uid) or self.jobs.withdraw(uid)
+
+    def may_go_at_once(self, line: int, seats: int, limit: float, now: float) -> bool:
+        """Whether a newcomer in this line, of this weight, would be the next to go."""
+        waiting = self.waiting()
+        if line in waiting or (line == JOBS and self.jobs_held):
+            return False
+        need = self._next_seats()
+        need[line] = seats
+        contenders = sorted([*waiting, line])
+        choice = self.rule.choose(contenders, self._seats(), limit, now, need)
+        return choice == line and self._ceiling.allows(self._leases.seats, seats, now)
+
+    def choose(self, limit: float, now: float) -> int | None:
+        """The line whose next request may go now."""
+        return self.rule.choose(self.waiting(), self._seats(), limit, now, self._next_seats())
+
+    def accrue(self, limit: float, service_s: float | None, now: float) -> None:
+        """Credit those who wait for the time since the last look."""
+        self.rule.accrue(self.waiting(), self._seats(), limit, service_s, now)
+
+    def _next_seats(self) -> list[int]:
+        """Seats that the next of each line needs."""
+        return [*self.room.next_seats(), self.jobs.head().seats if len(self.jobs) else 1]
+
+    def _seats(self) -> list[int]:
+        """Seats in use by each line."""
+        return [self._leases.seats_of(line) for line in range(LINES)]
