@@ -4,6 +4,11 @@ Pure; ext_proc and ext_authz encode the same `HttpAnswer`. OpenAI's error object
 Anthropic's on `/v1/messages`, each with the members of RFC 9457 beside it (Anthropic's `type` is
 fixed to "error", which there stands for the RFC's `type`); plain text for gRPC callers, because
 Envoy turns the body into `grpc-message`.
+
+Of the rate-limit fields only `RateLimit` (draft-ietf-httpapi-ratelimit-headers-11) is sent, on
+429: nothing more now, ask again in t seconds. `RateLimit-Policy` and the `x-ratelimit-*` of the
+providers would promise so much per minute or so many at once to one client; no such number exists,
+the limit is learned and shared. gRPC callers get none: the draft forbids it in trailers.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import json
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from policy_server.core.events import Shed
 from policy_server.core.outcome import ShedReason
@@ -22,6 +28,10 @@ OVERLOADED_RETRY_S = (2, 3, 4, 5, 6, 7, 8)
 """A lag passes within a second or two; the spread is for what comes back afterwards."""
 GRPC_RESOURCE_EXHAUSTED = 8
 GRPC_UNAVAILABLE = 14
+
+TENANT_SHARE, GATEWAY = "tenant", "gateway"
+"""Names in `RateLimit` of what is no pool."""
+_OWN_DOING = frozenset({ShedReason.TENANT_LIMIT, ShedReason.RETRY_BUDGET})
 
 _WHAT = {
     ShedReason.ROOM_FULL: "All model servers are busy and the waiting room is full.",
@@ -72,10 +82,30 @@ def dialect_of(path: str, content_type: str) -> Dialect:
     return Dialect.ANTHROPIC if "/v1/messages" in path else Dialect.OPENAI
 
 
-def shed_answer(shed: Shed, dialect: Dialect) -> HttpAnswer:
-    """The answer that tells `shed`: why, and when to come back."""
+class _Refusal(NamedTuple):
+    """What the client is told. `limit` names what is used up; `ticket` "" = none."""
+
+    reason: ShedReason
+    retry_after_ms: int
+    limit: str
+    should_retry: bool = True
+    ticket: str = ""
+
+    @property
+    def status(self) -> int:
+        return 429 if self.reason.capacity_exists else 503
+
+    @property
+    def retry_after_s(self) -> int:
+        return math.ceil(self.retry_after_ms / 1000)
+
+
+def shed_answer(shed: Shed, dialect: Dialect, ticket: str = "") -> HttpAnswer:
+    """The answer that tells `shed`: why, when to come back, and the place kept until then."""
     retry_after_ms = min(max(1, round(shed.retry_after_s * 1000)), MAX_RETRY_AFTER_MS)
-    return _answer(shed.reason, retry_after_ms, dialect, should_retry=shed.should_retry)
+    limit = TENANT_SHARE if shed.reason in _OWN_DOING else shed.request.pool
+    refusal = _Refusal(shed.reason, retry_after_ms, limit, shed.should_retry, ticket)
+    return _answer(refusal, dialect)
 
 
 def overloaded_answers(dialect: Dialect) -> list[HttpAnswer]:
@@ -85,37 +115,49 @@ def overloaded_answers(dialect: Dialect) -> list[HttpAnswer]:
     the clients don't all come back in the same second.
     """
     return [
-        _answer(ShedReason.OVERLOADED, seconds * 1000, dialect, should_retry=True)
+        _answer(_Refusal(ShedReason.OVERLOADED, seconds * 1000, GATEWAY), dialect)
         for seconds in OVERLOADED_RETRY_S
     ]
 
 
-def _answer(
-    reason: ShedReason, retry_after_ms: int, dialect: Dialect, *, should_retry: bool
-) -> HttpAnswer:
-    status = 429 if reason.capacity_exists else 503
-    retry_after_s = math.ceil(retry_after_ms / 1000)
-    headers = [
-        ("retry-after", str(retry_after_s)),
-        ("retry-after-ms", str(retry_after_ms)),
-        ("x-policy-reason", reason.value),
-    ]
-    if status == 429:  # keeps a proxy in front from retrying at once
-        headers.append(("x-envoy-ratelimited", "true"))
-    if not should_retry:
-        headers.append(("x-should-retry", "false"))
-    message, details = _message(reason, retry_after_s), f"policy_{reason.value}"
+def _answer(refusal: _Refusal, dialect: Dialect) -> HttpAnswer:
+    reason, status = refusal.reason, refusal.status
+    message, details = _message(refusal), f"policy_{reason.value}"
+    headers = _headers(refusal)
     if dialect is Dialect.GRPC:
-        headers.append(("grpc-retry-pushback-ms", str(retry_after_ms)))
+        headers.append(("grpc-retry-pushback-ms", _pushback(refusal)))
         code = GRPC_RESOURCE_EXHAUSTED if status == 429 else GRPC_UNAVAILABLE
         return HttpAnswer(status, tuple(headers), message.encode(), details, code)
+    if status == 429:
+        headers.append(("ratelimit", f'"{refusal.limit}";r=0;t={refusal.retry_after_s}'))
     headers.append(("content-type", "application/json"))
     return HttpAnswer(status, tuple(headers), _body(dialect, status, reason, message), details)
 
 
-def _message(reason: ShedReason, retry_after_s: int) -> str:
-    unit = "second" if retry_after_s == 1 else "seconds"
-    return f"{_WHAT[reason]} Please try again in {retry_after_s} {unit}."
+def _headers(refusal: _Refusal) -> list[tuple[str, str]]:
+    """Those that every caller gets."""
+    headers = [
+        ("retry-after", str(refusal.retry_after_s)),
+        ("retry-after-ms", str(refusal.retry_after_ms)),
+        ("x-policy-reason", refusal.reason.value),
+    ]
+    if refusal.status == 429:  # keeps a proxy in front from retrying at once
+        headers.append(("x-envoy-ratelimited", "true"))
+    if not refusal.should_retry:
+        headers.append(("x-should-retry", "false"))
+    if refusal.ticket:
+        headers.append(("x-queue-ticket", refusal.ticket))
+    return headers
+
+
+def _pushback(refusal: _Refusal) -> str:
+    """gRPC's retry policy (gRFC A6): wait so long; below 0 = don't retry."""
+    return str(refusal.retry_after_ms) if refusal.should_retry else "-1"
+
+
+def _message(refusal: _Refusal) -> str:
+    unit = "second" if refusal.retry_after_s == 1 else "seconds"
+    return f"{_WHAT[refusal.reason]} Please try again in {refusal.retry_after_s} {unit}."
 
 
 def _body(dialect: Dialect, status: int, reason: ShedReason, message: str) -> bytes:

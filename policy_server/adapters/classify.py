@@ -71,6 +71,7 @@ class Classified(NamedTuple):
     """`request` is None when it is not governed and passes unlimited.
 
     `stranger`: it came without a usable `x-policy-uid`, so a crash will lose its place.
+    `ticket`: the place in line that it shows, not yet checked.
     """
 
     request: Request | None
@@ -79,6 +80,7 @@ class Classified(NamedTuple):
     dialect: Dialect
     stranger: bool = False
     request_id: str = ""
+    ticket: str = ""
 
 
 def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
@@ -103,6 +105,7 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
         dialect=dialect,
         stranger=request.uid != headers.get("x-policy-uid"),
         request_id=headers.get("x-request-id", "")[:MAX_NAME],
+        ticket=headers.get("x-queue-ticket", ""),
     )
 
 

@@ -27,6 +27,7 @@ from policy_server.adapters.classify import Classified, Facts, Now, classify
 from policy_server.adapters.ports import Gate
 from policy_server.adapters.rules import ClassifyRules
 from policy_server.adapters.streams import Context, end
+from policy_server.adapters.tickets import Tickets
 from policy_server.core.events import Admitted, Shed
 from policy_server.core.outcome import Outcome
 from policy_server.core.request import Priority
@@ -143,6 +144,7 @@ class Desk:
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
         hooks: Hooks | None = None,
+        tickets: Tickets | None = None,
     ) -> None:
         self.counts = DeskCounts()
         self.gate = gate
@@ -150,6 +152,7 @@ class Desk:
         self.clock = clock
         self._wall_clock = wall_clock
         self._hooks = hooks or Hooks()
+        self._tickets = tickets
         self._holds: set[asyncio.Future[Admitted | Shed]] = set()
 
     def use(self, rules: ClassifyRules) -> None:
@@ -179,6 +182,8 @@ class Desk:
             gate.count(seen.pool, seen.priority, Outcome.SHED)
             return Verdict(words.overloaded(seen.dialect))
         self.counts.strangers += seen.stranger
+        if seen.ticket and self._tickets is not None:
+            request = self._tickets.redeem(seen.ticket, request, self._wall_clock())
         names = self._hooks.request_ids
         names[request.uid] = seen.request_id
         decision = gate.submit(request)
@@ -190,7 +195,7 @@ class Desk:
     def tell(self, decision: Admitted | Shed, dialect: Dialect, words: Words) -> Verdict:
         """The decision in the words of a wiring."""
         if isinstance(decision, Shed):
-            return Verdict(words.refused(shed_answer(decision, dialect)))
+            return Verdict(words.refused(shed_answer(decision, dialect, self._ticket(decision))))
         request = decision.request
         go = Go(
             request.pool,
@@ -200,6 +205,9 @@ class Desk:
             round(decision.wait_s * 1000),
         )
         return Verdict(words.admitted(go), request.uid)
+
+    def _ticket(self, shed: Shed) -> str:
+        return self._tickets.issue(shed, self._wall_clock()) if self._tickets is not None else ""
 
     # -- waiting --------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ ALWAYS_WANTED = frozenset(
         "priority",
         "prefer",
         "x-policy-uid",
+        "x-queue-ticket",
         "x-request-id",
         "x-stainless-retry-count",
         "x-stainless-read-timeout",

@@ -36,6 +36,7 @@ from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
 from policy_server.app.reload import Reload, refuse_fixed_changes
+from policy_server.app.tickets import TicketOffice
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
 from policy_server.core.admission import Admission
 from policy_server.core.outcome import Outcome, ReportOutcome
@@ -68,7 +69,9 @@ TICK_S = 1.0
 class PolicyServer:
     """Everything that runs in one policy-server process. Build it on its event loop."""
 
-    def __init__(self, config: Config, mode: Mode, wiring: Wiring = "gate") -> None:
+    def __init__(
+        self, config: Config, mode: Mode, wiring: Wiring = "gate", data_dir: Path | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self._token = _admin_token(config)
         self._config = config
@@ -94,7 +97,8 @@ class PolicyServer:
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
         self._probe = LagProbe(loop, self.metrics.observe_loop_lag, self.driver.set_lagging)
         hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
-        self.desk = Desk(self.driver, rules_of(config), hooks=hooks)
+        self._office = TicketOffice(data_dir, time.time(), self.metrics.count_ticket)
+        self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
         self._services = self._build_services()
         self.grpc = self._build_grpc()
         for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
@@ -188,6 +192,7 @@ class PolicyServer:
             for task in tasks:
                 task.cancel()
             await driver.stop()
+            self._office.close()
             self._log.info("stopped")
             self._log_writer.close()
 
@@ -248,6 +253,7 @@ class PolicyServer:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
             self._decisions.tick(now)
+            self._office.tick(time.time())
             self._collections.tick(self.admission.waiting(), now)
             if self._history.due(now):
                 self._history.sample(now, self._views.pools(now), self.metrics.totals())
@@ -272,7 +278,7 @@ class PolicyServer:
             pools=pools,
             nodes=self._views.nodes(now),
             journal={"kind": stats.kind, "healthy": stats.healthy, "waiting": stats.waiting},
-            warnings=[*([self._reload_error] if self._reload_error else []), *self._blind(now)],
+            warnings=[*filter(None, (self._reload_error, self._office.problem)), *self._blind(now)],
         )
 
     def _blind(self, now: float) -> list[str]:
@@ -300,7 +306,7 @@ async def run_server(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
-        server = PolicyServer(config, mode, wiring)
+        server = PolicyServer(config, mode, wiring, data_dir)
     except OSError as error:
         raise ConfigError(f"server.grpc: {error}") from None
     if reload is not None:

@@ -32,7 +32,13 @@ from policy_server.core.events import (
     Shed,
 )
 from policy_server.core.limit.base import Reason
-from policy_server.core.outcome import LeaseEnd, Outcome, ReportOutcome, ShedReason
+from policy_server.core.outcome import (
+    LeaseEnd,
+    Outcome,
+    ReportOutcome,
+    ShedReason,
+    TicketOutcome,
+)
 from policy_server.core.request import PRIORITIES, Kind, Priority
 from policy_server.telemetry import names
 from policy_server.telemetry.names import MetricId
@@ -64,6 +70,8 @@ class Metrics:
         self._families = _Families(self.registry)
         self._decision = _histogram(names.DECISION, DECISION_BUCKETS, self.registry)
         self._loop_lag = _histogram(names.LOOP_LAG, LAG_BUCKETS, self.registry)
+        tickets = _counter(names.TICKETS, self.registry)
+        self._tickets = {outcome: tickets.labels(outcome.value) for outcome in TicketOutcome}
         build = Gauge(*names.BUILD_INFO, registry=self.registry)
         build.labels(version).set(1)
         self.registry.register(_PoolGauges(views))
@@ -101,6 +109,10 @@ class Metrics:
     def count_report(self, pool: str, outcome: ReportOutcome) -> None:
         """Count a load report, or a try to get one."""
         self._pool(pool).reports[outcome].inc()
+
+    def count_ticket(self, outcome: TicketOutcome) -> None:
+        """Count a ticket that was handed out, or shown."""
+        self._tickets[outcome].inc()
 
     def observe_decision(self, seconds: float) -> None:
         """Time from the gate's message to its answer, of a request that did not wait."""

@@ -69,4 +69,10 @@ LOAD_REPORTS = MetricId(
     "unreachable.",
     ("pool", "outcome"),
 )
+TICKETS = MetricId(
+    "policy_tickets_total",
+    "Places in line given in writing: issued; and shown again: honoured, invalid (forged, damaged, "
+    "or of another tenant, pool or class), expired, used, full (too many to remember).",
+    ("outcome",),
+)
 BUILD_INFO = MetricId("policy_build_info", "Always 1; the version is a label.", ("version",))

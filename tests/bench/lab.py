@@ -105,7 +105,8 @@ async def _silence(port: int) -> AsyncIterator[None]:
 
 
 async def _policy(where: dict[str, int], file: Path, directory: Path) -> asyncio.subprocess.Process:
-    gate = await start("serve", "--config", str(file), log=directory / "policy.log")
+    command = ("serve", "--config", str(file), "--data-dir", str(directory / "data"))
+    gate = await start(*command, log=directory / "policy.log")
     await wait_http_ok(f"http://127.0.0.1:{where['http']}/readyz", gate)
     return gate
 

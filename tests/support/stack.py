@@ -60,7 +60,9 @@ class Stack:
     async def start_policy(self, *arguments: str) -> None:
         """Start the policy server and wait until it is ready."""
         log = self.directory / "policy.log"
-        self.policy = await start("serve", "--config", str(self.config), *arguments, log=log)
+        data = str(self.directory / "data")
+        command = ("serve", "--config", str(self.config), "--data-dir", data)
+        self.policy = await start(*command, *arguments, log=log)
         await wait_http_ok(f"http://127.0.0.1:{self.where['http']}/readyz", self.policy)
 
     async def start_backend(self, *arguments: str) -> None:

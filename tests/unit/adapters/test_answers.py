@@ -110,3 +110,27 @@ def test_the_constant_answers_spread_the_clients(dialect: Dialect) -> None:
     assert {a.status for a in answers} == {429}
     assert len({dict(a.headers)["retry-after"] for a in answers}) == len(answers)
     assert {dict(a.headers)["x-policy-reason"] for a in answers} == {"overloaded"}
+
+
+def test_a_ticket_is_handed_out_with_the_refusal() -> None:
+    shed = Shed(REQUEST, ROOM_FULL, 2.5, 0.0, evicted=False)
+    for dialect in Dialect:
+        assert dict(shed_answer(shed, dialect, "ticket").headers)["x-queue-ticket"] == "ticket"
+    assert "x-queue-ticket" not in dict(answer().headers)
+
+
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [(ROOM_FULL, "default"), (ShedReason.TENANT_LIMIT, "tenant")],
+)
+def test_the_rate_limit_field_says_only_what_is_true(reason: ShedReason, limit: str) -> None:
+    headers = dict(answer(reason).headers)
+    assert headers["ratelimit"] == f'"{limit}";r=0;t=3'
+    for none in (answer(ShedReason.DRAINING), answer(reason, dialect=Dialect.GRPC)):
+        assert "ratelimit" not in dict(none.headers)
+    assert not [name for name in headers if name.startswith(("x-ratelimit", "ratelimit-"))]
+
+
+def test_a_grpc_caller_that_should_not_retry_is_pushed_back_for_good() -> None:
+    headers = dict(answer(dialect=Dialect.GRPC, should_retry=False).headers)
+    assert headers["grpc-retry-pushback-ms"] == "-1"
