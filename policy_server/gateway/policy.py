@@ -1,8 +1,9 @@
 """The active policy server and its warm standby.
 
-When the active one dies, the standby gets its turn in the same moment: the requests that Envoy
-holds are re-sent until somebody listens again. The next standby starts once the new one is ready,
-so that a start never competes with a take-over for the CPU.
+When the active one dies, or is alive but stuck and therefore killed, the standby gets its turn in
+the same moment: the requests that Envoy holds are re-sent until somebody listens again. The next
+standby starts once the new one is ready, so that a start never competes with a take-over for the
+CPU.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ import asyncio
 import sys
 from collections.abc import Callable
 
+from policy_server.config import split_host_port
+from policy_server.envoy_config.command import ANY_HOSTS
 from policy_server.gateway import standby
 from policy_server.gateway.child import Child, FailedStarts, GaveUpError
+from policy_server.gateway.liveness import Patience, health_of, until_stuck
 from policy_server.gateway.plan import Plan
 
 CONFIG_ERROR = 2
+PATIENCE = Patience()
+READY_WITHIN_S = 60.0
+"""A start takes a second or two; a stopped or deadlocked one would take for ever."""
 
 
 class PolicyServers:
@@ -26,6 +33,8 @@ class PolicyServers:
         self.active: Child | None = None
         self._plan = plan
         self._say = say
+        host, port = split_host_port(plan.config.server.http)
+        self._ask = health_of(ANY_HOSTS.get(host, host), port)
         self._standby: Child | None = None
         self._stopping = False
 
@@ -36,6 +45,8 @@ class PolicyServers:
             self.active = self._standby or await self._start()
             self._standby = None
             came_up = await self._serve(self.active)
+            if came_up:
+                await self._while_it_answers(self.active)
             code = await self.active.wait()
             self.ready.clear()
             if self._stopping:
@@ -53,15 +64,34 @@ class PolicyServers:
         self._say(f"the policy server ended ({how}); the standby takes over")
 
     async def _serve(self, child: Child) -> bool:
-        """Gives `child` its turn; False when it ends before it serves."""
+        """Gives `child` its turn; False when it ends, or is ended, before it serves."""
         child.tell(standby.GO)
-        while word := await child.line():
-            if word == standby.READY:
-                self.ready.set()
-                if not self._stopping:
-                    self._standby = await self._start()
-                return True
-        return False
+        try:
+            async with asyncio.timeout(READY_WITHIN_S):
+                if not await _says_ready(child):
+                    return False
+        except TimeoutError:
+            self._say(f"the policy server is not ready after {READY_WITHIN_S:.0f} s; killing it")
+            child.kill()
+            return False
+        self.ready.set()
+        if not self._stopping:
+            self._standby = await self._start()
+        return True
+
+    async def _while_it_answers(self, child: Child) -> None:
+        """Until `child` ends, or is found stuck and killed. Draining has bounds of its own."""
+        stuck = asyncio.create_task(until_stuck(self._ask, PATIENCE))
+        ended = asyncio.create_task(child.wait())
+        await asyncio.wait([stuck, ended], return_when=asyncio.FIRST_COMPLETED)
+        if stuck.done() and not ended.done() and not self._stopping:
+            self._say(
+                f"the policy server runs but did not answer /healthz {PATIENCE.misses} times "
+                f"({PATIENCE.stuck_s:.0f} s): it is stuck; killing it"
+            )
+            child.kill()
+        for task in (stuck, ended):
+            task.cancel()
 
     async def _start(self) -> Child:
         command = [sys.executable, "-m", "policy_server.cli", "serve", "--standby"]
@@ -94,3 +124,10 @@ class PolicyServers:
         for child in (self.active, self._standby):
             if child is not None:
                 child.kill()
+
+
+async def _says_ready(child: Child) -> bool:
+    while word := await child.line():
+        if word == standby.READY:
+            return True
+    return False

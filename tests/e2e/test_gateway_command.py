@@ -76,6 +76,21 @@ async def test_a_killed_policy_server_loses_nobody(tmp_path: Path) -> None:
         assert len(await gateway.until_policy_pids(2)) == 2  # the next standby
 
 
+async def test_a_policy_server_that_is_alive_but_stuck_is_replaced(tmp_path: Path) -> None:
+    async with one_slot(tmp_path) as (gateway, upstream):
+        first = asyncio.create_task(post(gateway, "/slow"))
+        while not upstream.requests:
+            await asyncio.sleep(0.01)
+        held = [asyncio.create_task(post(gateway)) for _ in range(5)]
+        await until_waiting(gateway, 5)
+        active, standby = await gateway.until_policy_pids(2)
+        os.kill(active, signal.SIGSTOP)
+        upstream.finish.set()
+        assert {await task for task in (first, *held)} == {200}
+        assert gateway.policy_pids()[0] == standby
+        assert "it is stuck; killing it" in gateway.log.read_text()
+
+
 async def test_killed_again_and_again_it_serves_again(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, _):
         for _ in range(6):

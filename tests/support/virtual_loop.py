@@ -34,6 +34,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now
 
+    def skip(self, seconds: float) -> None:
+        """Time goes by while nothing runs, as on a machine that stands still."""
+        self._virtual.now += seconds
+
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine to its end in virtual time."""
