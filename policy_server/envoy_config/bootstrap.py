@@ -1,16 +1,12 @@
 """A whole Envoy, as a bootstrap file: listener, clusters, admin, limits of Envoy itself.
 
-A wiring module (`gate`, `authz`, `stream`) says how the policy server is asked and how it learns of
-the end; everything else is the same for all of them.
+`chain` says which filters run; everything else here is the same for all wirings.
 """
 
 from __future__ import annotations
 
-import json
 from typing import Any as JsonValue
 
-import betterproto2
-import yaml
 from envoy_data_plane.envoy.config.bootstrap.v3 import (
     Admin,
     Bootstrap,
@@ -26,7 +22,7 @@ from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.
 from envoy_data_plane.google.protobuf import Any, Struct
 
 from policy_server.config import Config
-from policy_server.envoy_config import authz, gate, stream
+from policy_server.envoy_config.chain import whole_chain
 from policy_server.envoy_config.clusters import (
     policy_cluster,
     policy_http_cluster,
@@ -34,15 +30,12 @@ from policy_server.envoy_config.clusters import (
 )
 from policy_server.envoy_config.listener import connection_manager, listener
 from policy_server.envoy_config.options import GatewayOptions
-from policy_server.envoy_config.ratelimit import NAME as RATE_LIMIT
-from policy_server.envoy_config.ratelimit import local_rate_limit
-from policy_server.envoy_config.request_facts import BODY, UID, body_filter, uid_filter
+from policy_server.envoy_config.plain import plain
 from policy_server.envoy_config.routes import route_config
-from policy_server.envoy_config.wire import address, http_filter
+from policy_server.envoy_config.wire import address
 
 # Bounds Envoy's memory and file descriptors; far above what one policy server lets through.
 MAX_CONNECTIONS = 50_000
-WIRINGS = {"gate": gate.wired, "authz": authz.wired, "stream": stream.wired}
 RUNTIME = {
     # No RST_STREAM when a hold ends; see MAX_CONTROL_FRAMES for what thousands of them do.
     "envoy.reloadable_features.ext_proc_graceful_grpc_close": True,
@@ -51,28 +44,13 @@ RUNTIME = {
 
 def build_bootstrap(config: Config, options: GatewayOptions) -> dict[str, JsonValue]:
     """The bootstrap as plain data, with Envoy's own field names."""
-    data = _bootstrap(config, options).to_dict(casing=betterproto2.Casing.SNAKE)
-    return {key: _plain(value) for key, value in data.items()}
-
-
-def to_yaml(data: dict[str, JsonValue], header: str = "") -> str:
-    """The data as YAML, under a comment."""
-    comment = "".join(f"# {line}\n" for line in header.splitlines())
-    # through JSON, so that no shared object becomes a YAML anchor
-    return comment + yaml.safe_dump(json.loads(json.dumps(data)), sort_keys=False, width=100)
+    return plain(_bootstrap(config, options))
 
 
 def _bootstrap(config: Config, options: GatewayOptions) -> Bootstrap:
-    wiring = WIRINGS[options.wiring](config, options)
-    enabled = {**dict.fromkeys((UID, RATE_LIMIT, BODY)), **wiring.governed}
-    routes = route_config(config, options, enabled)
-    filters = [
-        uid_filter(),
-        http_filter(RATE_LIMIT, local_rate_limit(options.gate_rate_per_s), disabled=True),
-        body_filter(),
-        *wiring.filters,
-    ]
-    manager = connection_manager(config, routes, filters, wiring.access_logs)
+    chain = whole_chain(config, options)
+    routes = route_config(config, options, chain.governed)
+    manager = connection_manager(config, routes, chain.filters, chain.access_logs)
     return Bootstrap(
         node=Node(id=options.node_id, cluster="policy"),
         admin=Admin(address=address("127.0.0.1", options.admin_port)),
@@ -98,14 +76,3 @@ def _connection_limit() -> ResourceMonitor:
             DownstreamConnectionsConfig(max_active_downstream_connections=MAX_CONNECTIONS)
         ),
     )
-
-
-def _plain(value: JsonValue) -> JsonValue:
-    """Repairs what Envoy's JSON reader refuses: the empty `@type` of an empty Any, and
-    `consecutive_5_xx`, which is the library's idea of `consecutive_5xx` in snake case."""
-    if isinstance(value, dict):
-        pairs = ((key.replace("_5_xx", "_5xx"), inner) for key, inner in value.items())
-        return {key: _plain(inner) for key, inner in pairs if (key, inner) != ("@type", "")}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    return value

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from policy_server.config import Config, split_host_port
-from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
+from policy_server.envoy_config.bootstrap import build_bootstrap
 from policy_server.envoy_config.options import GatewayOptions, OnOutage, Upstream, Wiring
+from policy_server.envoy_config.plain import to_yaml
 
 ANY_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 

@@ -7,7 +7,6 @@ sample: a matcher in front of the filter skips everything else.
 from __future__ import annotations
 
 from envoy_data_plane.envoy.extensions.common.matching.v3 import ExtensionWithMatcher
-from envoy_data_plane.envoy.extensions.filters.common.matcher.action.v3 import SkipFilter
 from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
     ExternalProcessor,
     ProcessingMode,
@@ -24,14 +23,11 @@ from envoy_data_plane.envoy.extensions.matching.input_matchers.metadata.v3 impor
 )
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher, ValueMatcher
 from envoy_data_plane.xds.type.matcher.v3 import (
-    Matcher,
-    MatcherMatcherList,
-    MatcherMatcherListFieldMatcher,
     MatcherMatcherListPredicate,
     MatcherMatcherListPredicateSinglePredicate,
-    MatcherOnMatch,
 )
 
+from policy_server.envoy_config.matching import skip_unless
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.request_facts import COIN, REQUEST_NAMESPACE, coin_filter
 from policy_server.envoy_config.wire import (
@@ -94,11 +90,4 @@ def _sampled(observer: ExternalProcessor) -> ExtensionWithMatcher:
             ),
         )
     )
-    skip = MatcherMatcherListFieldMatcher(
-        predicate=MatcherMatcherListPredicate(not_matcher=picked),
-        on_match=MatcherOnMatch(action=xds_extension("skip", SkipFilter())),
-    )
-    return ExtensionWithMatcher(
-        xds_matcher=Matcher(matcher_list=MatcherMatcherList(matchers=[skip])),
-        extension_config=extension(OBSERVER, observer),
-    )
+    return skip_unless(picked, extension(OBSERVER, observer))

@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from policy_server.config import ConfigError
-from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
+from policy_server.envoy_config.bootstrap import build_bootstrap
+from policy_server.envoy_config.plain import to_yaml
 from policy_server.gateway import accepted
 from policy_server.gateway.child import GaveUpError
 from policy_server.gateway.envoy import Envoy

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from policy_server.config import load_config
-from policy_server.envoy_config.bootstrap import build_bootstrap, to_yaml
+from policy_server.envoy_config.bootstrap import build_bootstrap
 from policy_server.envoy_config.options import GatewayOptions, Upstream
+from policy_server.envoy_config.plain import to_yaml
 from tests.support.envoy_process import envoy_binary
 from tests.support.generated_config import FOLDER
 from tests.support.wired import TLS

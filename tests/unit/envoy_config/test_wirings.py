@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from policy_server.envoy_config.bootstrap import WIRINGS
+from policy_server.envoy_config.chain import WIRINGS
 from policy_server.envoy_config.options import Wiring
 from tests.unit.envoy_config.test_bootstrap import build, gate, manager, seconds
 
