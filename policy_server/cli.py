@@ -59,6 +59,9 @@ class Target(StrEnum):
     """Whose configuration is printed."""
 
     bootstrap = "bootstrap"
+    istio = "istio"
+    istio_values = "istio-values"
+    envoy_gateway = "envoy-gateway"
 
 
 class Mode(StrEnum):
@@ -158,14 +161,27 @@ def envoy_config(
         list[str] | None, typer.Option("--upstream", help="Model server URL; may be repeated.")
     ] = None,
     on_outage: Outage = OnOutage.closed,
+    gateway: Annotated[
+        str | None, typer.Option("--gateway", help="Of a mesh, as NAMESPACE/NAME.")
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", help="Of the policy server in a mesh.")
+    ] = None,
 ) -> None:
     """Print the Envoy side of a configuration."""
     from policy_server.config import load_config
-    from policy_server.envoy_config.command import render
+    from policy_server.envoy_config.command import Asked, render
 
-    upstreams = upstream or ["http://127.0.0.1:8000"]
     settings = load_config(config, os.environ)
-    sys.stdout.write(render(settings, upstreams, on_outage.value, wiring.value))
+    asked = Asked(
+        target=target.value,
+        wiring=wiring.value,
+        on_outage=on_outage.value,
+        upstreams=upstream or (),
+        gateway=gateway,
+        namespace=namespace,
+    )
+    sys.stdout.write(render(settings, asked))
 
 
 @app.command()

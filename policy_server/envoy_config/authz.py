@@ -25,7 +25,7 @@ from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 
 from policy_server.config import Config
 from policy_server.envoy_config.access_log import access_logs
-from policy_server.envoy_config.options import GatewayOptions
+from policy_server.envoy_config.options import GatewayOptions, OnOutage
 from policy_server.envoy_config.request_facts import REQUEST_NAMESPACE
 from policy_server.envoy_config.wire import (
     UPSTREAM_CLUSTER,
@@ -61,22 +61,35 @@ def wired(config: Config, options: GatewayOptions) -> Wired:
     )
 
 
-def _check(config: Config, options: GatewayOptions) -> ExtAuthz:
-    closed = options.on_outage == "closed"
-    one_try_s = config.longest_hold_s + ANSWER_MARGIN_S
-    service = policy_grpc(options.node_id)
-    service.timeout = seconds(one_try_s + (OUTAGE_CLOSED_S if closed else OUTAGE_OPEN_S))
-    service.retry_policy = RetryPolicy(
+def ask_again(config: Config, on_outage: OnOutage) -> RetryPolicy:
+    """How Envoy repeats a Check after a crash; one try lasts as long as the longest hold."""
+    return RetryPolicy(
         retry_on="unavailable,reset,connect-failure,cancelled,internal",
-        num_retries=TRIES_CLOSED if closed else TRIES_OPEN,
+        num_retries=TRIES_CLOSED if on_outage == "closed" else TRIES_OPEN,
         retry_back_off=BackoffStrategy(
-            base_interval=seconds(FIRST_PAUSE_S), max_interval=seconds(one_try_s)
+            base_interval=seconds(FIRST_PAUSE_S), max_interval=seconds(one_try_s(config))
         ),
     )
+
+
+def one_try_s(config: Config) -> float:
+    """The time-out of a Check that is asked once, seconds."""
+    return config.longest_hold_s + ANSWER_MARGIN_S
+
+
+def all_tries_s(config: Config, on_outage: OnOutage) -> float:
+    """The time-out of a Check with all that `ask_again` repeats, seconds."""
+    return one_try_s(config) + (OUTAGE_CLOSED_S if on_outage == "closed" else OUTAGE_OPEN_S)
+
+
+def _check(config: Config, options: GatewayOptions) -> ExtAuthz:
+    service = policy_grpc(options.node_id)
+    service.timeout = seconds(all_tries_s(config, options.on_outage))
+    service.retry_policy = ask_again(config, options.on_outage)
     return ExtAuthz(
         grpc_service=service,
         transport_api_version=ApiVersion.V3,
-        failure_mode_allow=not closed,
+        failure_mode_allow=options.on_outage == "open",
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
         metadata_context_namespaces=forwarded_metadata(config, REQUEST_NAMESPACE),
         stat_prefix="gate",

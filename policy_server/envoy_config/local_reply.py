@@ -6,6 +6,7 @@ the path's clients expect), so that no client has to know who spoke.
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from envoy_data_plane.envoy.config.accesslog.v3 import (
@@ -34,6 +35,15 @@ OUTAGE_RETRY_AFTER_S = 5
 
 
 @dataclass(frozen=True, slots=True)
+class FixedAnswer:
+    """An answer as a mesh may give it that cannot tell the clients of one API from another's."""
+
+    status: int
+    headers: dict[str, str]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Answer:
     """One kind of local answer and the condition that picks it."""
 
@@ -58,6 +68,13 @@ def local_replies() -> LocalReplyConfig:
             _mapper(answer, answer.when, _openai_body(answer)),
         ]
     return LocalReplyConfig(mappers=mappers)
+
+
+def outage_answer() -> FixedAnswer:
+    """What a client reads while there is no policy server, in OpenAI's shape."""
+    answer = _outage()
+    body = {**_openai_body(answer), "status": answer.status}
+    return FixedAnswer(answer.status, _headers(answer), json.dumps(body))
 
 
 def _overloaded() -> _Answer:
@@ -105,6 +122,17 @@ def _path_holds(part: str) -> AccessLogFilter:
 
 
 def _mapper(answer: _Answer, when: AccessLogFilter, body: dict[str, object]) -> ResponseMapper:
+    return ResponseMapper(
+        filter=when,
+        status_code=answer.status,
+        headers_to_add=[set_header(name, value) for name, value in _headers(answer).items()],
+        body_format_override=SubstitutionFormatString(
+            json_format=Struct.from_dict(body), content_type="application/json"
+        ),
+    )
+
+
+def _headers(answer: _Answer) -> dict[str, str]:
     headers = {
         "retry-after": str(answer.retry_after_s),
         "retry-after-ms": str(answer.retry_after_s * 1000),
@@ -112,14 +140,7 @@ def _mapper(answer: _Answer, when: AccessLogFilter, body: dict[str, object]) -> 
     }
     if answer.status == 429:
         headers["x-envoy-ratelimited"] = "true"  # keeps a front Envoy from retrying at once
-    return ResponseMapper(
-        filter=when,
-        status_code=answer.status,
-        headers_to_add=[set_header(name, value) for name, value in headers.items()],
-        body_format_override=SubstitutionFormatString(
-            json_format=Struct.from_dict(body), content_type="application/json"
-        ),
-    )
+    return headers
 
 
 def _openai_body(answer: _Answer) -> dict[str, object]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 
 import betterproto2
+from envoy_data_plane.envoy.config.core.v3 import HeaderValueOption
 from envoy_data_plane.envoy.config.route.v3 import (
     FilterConfig,
     HeaderMatcher,
@@ -40,6 +41,10 @@ from policy_server.envoy_config.wire import (
 )
 
 GOVERNED, PASSED, POLICY_API = "governed", "passed", "policy"
+ANSWER_HEADERS = {
+    "x-policy-class": "%DYNAMIC_METADATA(policy:class)%",
+    "x-queue-wait-ms": "%DYNAMIC_METADATA(policy:queue_wait_ms)%",
+}
 # A body must fit whole: json_to_metadata reads it, and an HTTP/1.1 client that waits with more
 # than the buffer in flight cannot be seen leaving.
 MIN_BODY_BUFFER = 32 * 1024 * 1024
@@ -72,13 +77,20 @@ def route_config(
             Route(name=PASSED, match=RouteMatch(prefix="/"), route=upstream),
         ],
         request_body_buffer_limit=body_buffer_bytes(config),
-        request_headers_to_remove=[OBSERVE_HEADER, UID_HEADER],
-        response_headers_to_add=[
-            set_header("x-policy-class", "%DYNAMIC_METADATA(policy:class)%"),
-            set_header("x-queue-wait-ms", "%DYNAMIC_METADATA(policy:queue_wait_ms)%"),
-        ],
+        request_headers_to_remove=inner_headers(),
+        response_headers_to_add=answer_headers(),
     )
     return RouteConfiguration(name="gateway", virtual_hosts=[host])
+
+
+def inner_headers() -> list[str]:
+    """Headers between Envoy and the policy server that no model server gets to see."""
+    return [OBSERVE_HEADER, UID_HEADER]
+
+
+def answer_headers() -> list[HeaderValueOption]:
+    """What an admitted client is told, from what the policy server said of its answer."""
+    return [set_header(name, value) for name, value in ANSWER_HEADERS.items()]
 
 
 def _governed(config: Config) -> list[RouteMatch]:

@@ -29,9 +29,9 @@ class Wired:
     access_logs: list[AccessLog]
 
 
-def forwarded_metadata(config: Config, own: str) -> list[str]:
+def forwarded_metadata(config: Config, *own: str) -> list[str]:
     """The metadata that classification may read, with the tenant's namespace when it has one."""
-    namespaces = [own, "envoy.filters.http.jwt_authn", "envoy.filters.http.ext_authz"]
+    namespaces = [*own, "envoy.filters.http.jwt_authn", "envoy.filters.http.ext_authz"]
     kind, _, rest = config.tenants.source.partition(":")
     namespace = rest.split("/", 1)[0]
     if kind == "metadata" and namespace not in namespaces:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from policy_server import cli
-from tests.support.generated_config import FOLDER, UPSTREAM
+from tests.support.generated_config import FILES, FOLDER, UPSTREAM
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
@@ -67,21 +67,36 @@ def test_a_token_too_short_to_be_one_is_a_mistake_in_the_file(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_envoy_config_prints_the_checked_in_file(
+    capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    text = (FOLDER / name).read_text("utf-8")
+    command = text.splitlines()[1].removeprefix("# policy-server ")
+    code, out, _ = run(capsys, *command.split())
+    assert code == 0
+    assert out == text
+
+
 @pytest.mark.parametrize(
-    ("flags", "name"),
+    ("flags", "said"),
     [
-        ([], "bootstrap-gate.yaml"),
-        (["--on-outage", "open"], "bootstrap-gate-open.yaml"),
-        (["--wiring", "authz"], "bootstrap-authz.yaml"),
-        (["--wiring", "stream"], "bootstrap-stream.yaml"),
+        (["--gateway", "a/b"], "--gateway and --namespace are of meshes"),
+        (["--target", "istio", "--upstream", UPSTREAM[0]], "the routes are your own"),
+        (["--target", "istio", "--gateway", "eg"], "not NAMESPACE/NAME"),
+        (["--target", "istio", "--namespace", "A b"], "not the name of a namespace"),
+        (["--target", "istio-values"], "use --target istio"),
+        (["--target", "envoy-gateway"], "use --wiring stream"),
+        (["--target", "envoy-gateway", "--wiring", "stream", "--upstream", UPSTREAM[0]], "SERVICE"),
     ],
 )
-def test_envoy_config_prints_the_checked_in_file(
-    capsys: pytest.CaptureFixture[str], flags: list[str], name: str
+def test_what_a_target_can_t_express_is_refused_with_the_way_out(
+    capsys: pytest.CaptureFixture[str], flags: list[str], said: str
 ) -> None:
-    code, out, _ = run(capsys, "envoy-config", *flags, "--upstream", UPSTREAM)
-    assert code == 0
-    assert out == (FOLDER / name).read_text("utf-8")
+    code, _, err = run(capsys, "envoy-config", *flags)
+    assert code == 2
+    assert said in err
+    assert len(err.splitlines()) == 1
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
