@@ -43,13 +43,15 @@ a request whose client has left."""
 
 
 class Go(NamedTuple):
-    """An admission as the client's side sees it. `ask_load`: the engine shall say how it is."""
+    """An admission as the client's side sees it. `ask_load`: the engine shall say how it is.
+    `uid`: the name that the log shall know the request by, "" where Envoy brought one along."""
 
     pool: str
     priority: Priority
     observe: bool = False
     ask_load: bool = False
     wait_ms: int = 0
+    uid: str = ""
 
 
 class Encoder(Protocol):
@@ -69,9 +71,13 @@ class Encoder(Protocol):
 
 
 class Words:
-    """The answers of one wiring. Those without a wait are few, so each is encoded once."""
+    """The answers of one wiring. Those without a wait are few, so each is encoded once.
 
-    def __init__(self, encoder: Encoder) -> None:
+    `naming`: an admission says the request's uid, for Envoys that stamp none of their own.
+    """
+
+    def __init__(self, encoder: Encoder, naming: bool = False) -> None:
+        self.naming = naming
         self.passed = encoder.passed()
         self.refused = encoder.refused
         self._encode = encoder.admitted
@@ -83,7 +89,7 @@ class Words:
 
     def admitted(self, go: Go) -> bytes:
         """The answer that lets the request go."""
-        if go.wait_ms:
+        if go.wait_ms or go.uid:
             return self._encode(go)
         answer = self._ready.get(go)
         if answer is None:
@@ -203,6 +209,7 @@ class Desk:
             decision.observe and request.observable,
             request.pool in self.rules.orca_pools,
             round(decision.wait_s * 1000),
+            request.uid if words.naming else "",
         )
         return Verdict(words.admitted(go), request.uid)
 

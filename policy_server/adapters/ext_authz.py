@@ -26,6 +26,7 @@ from policy_server.adapters.desk import (
 from policy_server.adapters.ext_authz_messages import (
     CheckEncoder,
     facts_of_check,
+    log_knows,
     parse_check,
     time_left_s,
 )
@@ -40,6 +41,7 @@ class ExtAuthz:
         self.last_asked: float | None = None
         self._desk = desk
         self._words = Words(CheckEncoder())
+        self._naming = Words(CheckEncoder(), naming=True)
 
     async def check(self, raw: bytes, context: Context) -> bytes:
         """One request: the answer, when there is one."""
@@ -53,17 +55,18 @@ class ExtAuthz:
         began = self.last_asked = desk.clock()
         left_s = time_left_s(context.time_remaining())
         facts = facts_of_check(message, desk.rules, metadata_value(context, NODE_KEY), left_s)
-        verdict = desk.decide(facts, began, self._words)
+        words = self._words if log_knows(message) else self._naming
+        verdict = desk.decide(facts, began, words)
         if isinstance(verdict, Verdict):
             return verdict.answer
         del message, raw
-        return await self._wait(verdict, context)
+        return await self._wait(verdict, context, words)
 
-    async def _wait(self, held: Held, context: Context) -> bytes:
+    async def _wait(self, held: Held, context: Context, words: Words) -> bytes:
         try:
             decision = await self._desk.wait(held)
         except SupersededError:
             await taken_over(context)
         if decision is None:
             await self._desk.dismiss(context)
-        return self._desk.tell(decision, held.dialect, self._words).answer
+        return self._desk.tell(decision, held.dialect, words).answer

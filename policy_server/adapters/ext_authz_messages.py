@@ -18,6 +18,7 @@ from policy_server.adapters.classify import Facts
 from policy_server.adapters.desk import Go
 from policy_server.adapters.ext_proc_messages import (
     ANSWER_NAMESPACE,
+    BODY_NAMESPACE,
     ORCA_ASK,
     OVERWRITE,
     lifted,
@@ -82,6 +83,13 @@ def facts_of_check(
     )
 
 
+def log_knows(message: CheckRequest) -> bool:
+    """Whether Envoy's own metadata names the request, so that its log entry will, too. Otherwise
+    the answer has to: what a Check answers stays with the request to its log entry."""
+    facts = message.attributes.metadata_context.filter_metadata
+    return BODY_NAMESPACE in facts and "uid" in facts[BODY_NAMESPACE].fields
+
+
 class CheckEncoder:
     """The words of a Check. A refusal is an answer, never a gRPC error."""
 
@@ -118,6 +126,8 @@ class CheckEncoder:
         policy["queue_wait_ms"].number_value = go.wait_ms
         policy["class"].string_value = go.priority.name
         policy["pool"].string_value = go.pool
+        if go.uid:
+            policy["uid"].string_value = go.uid
         return wire(response)
 
 

@@ -32,6 +32,7 @@ from policy_server.core.samples import Completion
 FAILED = 503
 UID_KEY = "x-policy-uid"
 FACTS = "policy.request"  # the namespace where Envoy keeps what it knows of the request
+CHECKED, ANSWER = "envoy.filters.http.ext_authz", "policy"  # and what a Check answered
 _CLIENT_FLAGS = (
     "downstream_connection_termination",
     "downstream_remote_reset",
@@ -84,11 +85,14 @@ def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
 
 
 def _uid(entry: HTTPAccessLogEntry) -> str:
-    """The request's identity: the header, or, where the route removed it, the metadata."""
+    """The request's identity: the header, or, where the route removed it, the metadata; where
+    Envoy stamps none, what the answer to its Check said."""
     uid: str = entry.request.request_headers.get(UID_KEY, "")
     facts = entry.common_properties.metadata.filter_metadata
     if not uid and FACTS in facts:
         uid = facts[FACTS].fields["uid"].string_value
+    if not uid and CHECKED in facts:
+        uid = facts[CHECKED].fields[ANSWER].struct_value.fields["uid"].string_value
     return uid
 
 

@@ -5,6 +5,10 @@ for `SILENCE_S` ends as expired, provided that its Envoy is talking at all: an E
 silent still carries its requests, and freeing them in a wave would over-admit. Leases of an Envoy
 that stays silent go one by one (`TRICKLE_S` apart) once they are older than `ORPHAN_AGE_S`, so
 that a dead Envoy or a missing access log can't lock a pool for ever.
+
+Heartbeats are a part of the Envoy configuration that we make, and so is the name by which an Envoy
+says who it is. An Envoy without a name was configured by a mesh that knows no heartbeats: there
+silence says nothing while its log talks, and only age, from `UNHEARD_AGE_S` on, frees a lease.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from policy_server.core.request import LINES, Request
 HEARTBEAT_S = 5.0  # how often Envoy is told to log a request in progress
 SILENCE_S = 4 * HEARTBEAT_S
 ORPHAN_AGE_S = 120.0
+UNHEARD_AGE_S = 300.0  # longer than most answers, for the end entries that are lost
 TRICKLE_S = 1.0
 SWEEP_S = 1.0
 MAX_NODES = 1024
@@ -132,11 +137,16 @@ class LeaseTable:
         return found
 
     def _node_talks(self, lease: Lease, now: float) -> bool:
-        heard = self._nodes.get(lease.request.node, self._last_log)
+        node = lease.request.node
+        if not node:
+            return False
+        heard = self._nodes.get(node, self._last_log)
         return heard > max(lease.last_seen, now - SILENCE_S)
 
     def _trickle_due(self, lease: Lease, now: float) -> bool:
-        if now - lease.granted < ORPHAN_AGE_S or now - self._last_trickle < TRICKLE_S:
+        nameless = not lease.request.node and self._last_log > now - SILENCE_S
+        age_s = UNHEARD_AGE_S if nameless else ORPHAN_AGE_S
+        if now - lease.granted < age_s or now - self._last_trickle < TRICKLE_S:
             return False
         self._last_trickle = now
         return True

@@ -135,6 +135,20 @@ async def test_envoys_own_id_stands_in_for_a_missing_uid(wired: Wired) -> None:
     assert wired.desk.counts.strangers == 1
 
 
+async def test_an_admission_names_its_request_where_envoys_log_could_not(wired: Wired) -> None:
+    at_once = await wired.check(check_request("uid-0"))
+    call = await held(wired)
+    wired.gate.resolve("uid-1", admitted(wired.gate.submitted[1], wait_s=1.5))
+    for uid, answer in (("uid-0", at_once), ("uid-1", await call)):
+        assert answer.dynamic_metadata["policy"]["uid"] == uid
+
+
+async def test_an_admission_says_no_name_that_envoys_log_knows(wired: Wired) -> None:
+    stamped = {"policy.request": {"uid": "uid-1"}}
+    answer = await wired.check(check_request("uid-1", {}, stamped))
+    assert "uid" not in answer.dynamic_metadata["policy"]
+
+
 @pytest.mark.parametrize("raw", [b"\xff\xff\xff", b""])
 async def test_what_is_no_check_is_never_a_yes(wired: Wired, raw: bytes) -> None:
     call = wired.channel.unary_unary("/envoy.service.auth.v3.Authorization/Check")(raw)

@@ -100,3 +100,16 @@ def test_what_an_entry_is_about(log_type: int, intermediate: bool, kind: EntryKi
 def test_an_empty_entry_is_an_anonymous_end() -> None:
     found = read_entry(HTTPAccessLogEntry())
     assert (found.uid, found.kind, found.upstream) == ("", EntryKind.END, "")
+
+
+def test_who_it_is_says_the_header_then_envoy_then_the_answer_to_its_check() -> (
+    None
+):
+    logged = entry()
+    metadata = logged.common_properties.metadata.filter_metadata
+    metadata["envoy.filters.http.ext_authz"].update({"policy": {"uid": "of-the-check"}})
+    assert read_entry(logged).uid == "of-the-check"
+    metadata["policy.request"].update({"uid": "of-envoy"})
+    assert read_entry(logged).uid == "of-envoy"
+    logged.request.request_headers["x-policy-uid"] = "of-the-header"
+    assert read_entry(logged).uid == "of-the-header"

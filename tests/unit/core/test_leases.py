@@ -9,6 +9,7 @@ from policy_server.core.leases import (
     ORPHAN_AGE_S,
     SILENCE_S,
     TRICKLE_S,
+    UNHEARD_AGE_S,
     Lease,
     LeaseTable,
 )
@@ -96,10 +97,29 @@ def test_one_sweep_ends_no_more_than_it_may() -> None:
 
 
 def test_an_unknown_envoy_goes_by_the_last_log_of_any() -> None:
-    leases = table(lease("a", node=""))
+    leases = table(lease("a", node="envoy-a"))
     assert leases.silent(30.0, 10) == []
     leases.node_alive("envoy-b", 30.0)
     assert leases.silent(31.0, 10) == ["a"]
+
+
+def test_an_envoy_without_a_name_has_no_heartbeats_so_that_long_answers_keep_their_slots() -> None:
+    leases = table(lease("a", node=""), lease("b", node=""))
+    for now in range(30, int(UNHEARD_AGE_S), 10):
+        leases.node_alive("router~10.0.0.1", float(now))
+        assert leases.silent(now + 1.0, 10) == []
+    now = UNHEARD_AGE_S + 1.0
+    leases.node_alive("router~10.0.0.1", now)
+    assert leases.silent(now, 10) == ["a"]
+    leases.end("a")
+    assert leases.silent(now, 10) == []
+    assert leases.silent(now + TRICKLE_S, 10) == ["b"]
+
+
+def test_an_envoy_without_a_name_and_without_a_log_gives_its_leases_up_one_a_second() -> None:
+    leases = table(lease("a", node=""), lease("b", node=""))
+    assert leases.silent(ORPHAN_AGE_S - 1.0, 10) == []
+    assert leases.silent(ORPHAN_AGE_S, 10) == ["a"]
 
 
 def test_a_sign_of_life_of_an_unknown_request_is_nothing() -> None:
