@@ -102,9 +102,7 @@ def test_an_empty_entry_is_an_anonymous_end() -> None:
     assert (found.uid, found.kind, found.upstream) == ("", EntryKind.END, "")
 
 
-def test_who_it_is_says_the_header_then_envoy_then_the_answer_to_its_check() -> (
-    None
-):
+def test_who_it_is_says_the_header_then_envoy_then_the_answer_to_its_check() -> None:
     logged = entry()
     metadata = logged.common_properties.metadata.filter_metadata
     metadata["envoy.filters.http.ext_authz"].update({"policy": {"uid": "of-the-check"}})
