@@ -1,8 +1,8 @@
 """Istio: the gate as an EnvoyFilter on a gateway, or ext_authz as Istio knows it by itself.
 
-`gate` and `stream`: one EnvoyFilter puts the filters of the bootstrap in front of the router and
-what belongs to them (identity, log, local answers) into the gateway's HTTP connection manager. The
-routes are the mesh's, so each filter brings the condition under which a request is governed.
+`gate`: one EnvoyFilter puts the filters of the bootstrap in front of the router and what belongs to
+them (identity, log, local answers) into the gateway's HTTP connection manager. The routes are the
+mesh's, so each filter brings the condition under which a request is governed.
 
 `authz`: an extension provider, an AuthorizationPolicy that asks it, and a Telemetry that sends the
 access log. No EnvoyFilter; what that costs stands in envoy/istio/README.md.
@@ -55,6 +55,8 @@ ADMITTED = f"'{EXT_AUTHZ_NAMESPACE}' in metadata.filter_metadata"
 
 def istio_documents(config: Config, options: MeshOptions) -> list[Document]:
     """The objects to apply. `authz` needs `istio_values` beside them."""
+    if options.wiring == "stream":
+        raise ConfigError("--wiring stream: where an EnvoyFilter may be, gate does more; use that")
     if options.wiring == "authz":
         return _asking_objects(config, options)
     return [_envoy_filter(config, options)]

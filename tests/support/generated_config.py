@@ -23,7 +23,6 @@ FILES = {
     "istio/gate-open.yaml": Asked("istio", on_outage="open"),
     "istio/authz.yaml": Asked("istio", "authz"),
     "istio/authz-values.yaml": Asked("istio-values", "authz"),
-    "istio/stream.yaml": Asked("istio", "stream"),
     "envoy-gateway/stream.yaml": Asked("envoy-gateway", "stream", upstreams=SERVICE),
     "envoy-gateway/authz.yaml": Asked("envoy-gateway", "authz", upstreams=SERVICE),
 }

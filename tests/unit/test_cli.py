@@ -85,6 +85,7 @@ def test_envoy_config_prints_the_checked_in_file(
         (["--target", "istio", "--upstream", UPSTREAM[0]], "the routes are your own"),
         (["--target", "istio", "--gateway", "eg"], "not NAMESPACE/NAME"),
         (["--target", "istio", "--namespace", "A b"], "not the name of a namespace"),
+        (["--target", "istio", "--wiring", "stream"], "gate does more"),
         (["--target", "istio-values"], "use --target istio"),
         (["--target", "envoy-gateway"], "use --wiring stream"),
         (["--target", "envoy-gateway", "--wiring", "stream", "--upstream", UPSTREAM[0]], "SERVICE"),

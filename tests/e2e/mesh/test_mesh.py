@@ -1,0 +1,126 @@
+"""Admit, hold, refuse, end, crash: through the filter chains that meshes make of our objects."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.e2e.contract.conftest import CHAT
+from tests.e2e.mesh.conftest import LiveMesh, start_policy
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+NOW = {"prefer": "wait=0"}
+HELD = 5  # slots of an access log without our flush interval come back a second late each
+THREE_MB = b'{"model": "m", "pad": "' + b"x" * 3_000_000 + b'"}'
+
+
+async def test_a_request_goes_at_once_and_gives_its_slot_back(live: LiveMesh) -> None:
+    forged = {"x-policy-observe": "1"} if live.mesh.cleans else {}
+    answer = await live.post(json={"model": "m"}, headers=forged)
+    assert answer.status == 200
+    assert (answer.headers["x-policy-class"], answer.headers["x-queue-wait-ms"]) == ("P0", "0")
+    assert not [name for name in answer.document["headers"] if name.lower().startswith("x-policy")]
+    await live.until(waiting=0, inflight=0)
+
+
+async def test_what_is_not_governed_passes_while_all_is_taken(live: LiveMesh) -> None:
+    first = await live.busy()
+    async with live.client.get(live.url_of("/v1/models")) as answer:
+        assert answer.status == 200
+        assert "x-policy-class" not in answer.headers
+    live.echo.finish.set()
+    assert (await first).status == 200
+
+
+@pytest.mark.parametrize("body", [b"", THREE_MB], ids=["0 B", "3 MB"])
+async def test_those_who_wait_go_one_after_another(live: LiveMesh, body: bytes) -> None:
+    first = await live.busy()
+    json = {"content-type": "application/json", "x-request-id": "one-agent"}
+    held = [live.start_post(headers=json, data=body) for _ in range(2)]
+    await live.until(waiting=2, inflight=1)
+    live.echo.finish.set()
+    answers = [await task for task in (first, *held)]
+    assert {answer.status for answer in answers} == {200}
+    assert all(int(answer.headers["x-queue-wait-ms"]) > 0 for answer in answers[1:])
+    assert {answer.document["bytes"] for answer in answers[1:]} == {len(body)}
+
+
+async def test_a_refusal_says_why_and_when(live: LiveMesh) -> None:
+    first = await live.busy()
+    answer = await live.post(json={"model": "m"}, headers=NOW)
+    assert answer.status == 429
+    assert answer.headers["x-policy-reason"] == "predicted_wait"
+    assert 1 <= int(answer.headers["retry-after"]) <= 55
+    assert answer.headers.getall("content-type") == ["application/json"]
+    assert answer.document["error"]["type"] == "rate_limit_error"
+    assert answer.headers.get("x-envoy-ratelimited") == ("true" if live.mesh.labelled else None)
+    live.echo.finish.set()
+    await first
+
+
+async def test_a_client_that_leaves_frees_its_place_and_its_slot(live: LiveMesh) -> None:
+    first = await live.busy("/half")
+    held = live.start_post()
+    await live.until(waiting=1, inflight=1)
+    held.cancel()
+    await live.until(waiting=0, inflight=1)
+    first.cancel()
+    await live.until(waiting=0, inflight=0)
+
+
+async def test_an_answer_as_it_is_made_holds_its_slot_to_its_end(live: LiveMesh) -> None:
+    async with live.client.post(
+        live.url_of("/half"), headers={"x-request-priority": "0"}
+    ) as answer:
+        assert await answer.content.readany() == b"data: {}\n\n"
+        await live.until(waiting=0, inflight=1)
+        live.echo.finish.set()
+        assert await answer.read() == b"data: {}\n\n" * 2
+    await live.until(waiting=0, inflight=0)
+
+
+async def test_a_crash_while_others_wait(live: LiveMesh) -> None:
+    """Envoy asks again, except where Istio offers no retries: there it answers 503."""
+    first = await live.busy()
+    held = [live.start_post() for _ in range(HELD)]
+    await live.until(waiting=HELD, inflight=1)
+    await live.kill_policy()
+    await start_policy(live)
+    live.echo.finish.set()
+    statuses = {(await task).status for task in held}
+    assert statuses == ({200} if live.mesh.survives_crash else {503})
+    await first
+
+
+async def test_a_crash_in_mid_answer(live: LiveMesh) -> None:
+    first = await live.busy("/half")
+    await live.kill_policy()
+    if live.mesh.lasting_answers:
+        live.echo.finish.set()
+    answer = await first
+    assert answer.status == 200
+    assert answer.broken == (not live.mesh.lasting_answers)
+
+
+async def test_an_outage_is_a_503_and_what_is_not_governed_passes(live: LiveMesh) -> None:
+    await live.kill_policy()
+    answer = await live.post(CHAT, via="hasty")
+    assert answer.status == 503
+    if live.mesh.wiring != "authz" or live.mesh.target != "istio":
+        assert answer.headers["x-policy-reason"] == "overloaded"
+        assert answer.headers["retry-after"] == "5"
+        assert answer.document["error"]["type"] == "server_error"
+    async with live.client.get(live.url_of("/v1/models", "hasty")) as models:
+        assert models.status == 200
+
+
+async def test_an_outage_that_is_open_lets_pass(live: LiveMesh) -> None:
+    first = await live.busy()
+    held = [live.start_post(via="open") for _ in range(5)]
+    await live.until(waiting=5, inflight=1)
+    await live.kill_policy()
+    held += [live.start_post(via="open") for _ in range(5)]
+    assert {(await task).status for task in held} == {200}
+    live.echo.finish.set()
+    await asyncio.gather(first, return_exceptions=True)
