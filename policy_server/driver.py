@@ -21,6 +21,7 @@ from policy_server.core.events import (
     Admitted,
     Cancelled,
     Event,
+    Lapsed,
     LeaseEnded,
     LimitChanged,
     Shed,
@@ -270,7 +271,7 @@ class Driver:
             self.journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
         elif isinstance(event, Shed) and event.evicted:
             self.journal.remove(event.request.uid, Outcome.SHED)
-        elif isinstance(event, Cancelled):
+        elif isinstance(event, (Cancelled, Lapsed)):
             self.journal.remove(event.request.uid, Outcome.CANCELLED)
 
     def _arm(self, now: float) -> None:

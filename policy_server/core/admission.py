@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from policy_server.core.events import Event
+from policy_server.core.events import Event, Lapsed
 from policy_server.core.learning import learned, restore_learned
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import Limit
@@ -58,8 +58,7 @@ class Admission:
                 self._pools[name].draining = self._draining
                 self._pools[name].lines.jobs_held = self._draining
         for name in [n for n in self._pools if n not in wanted]:
-            pool = self._pools[name]
-            if not len(pool.leases) and not len(pool.room) and not len(pool.jobs):
+            if self._pools[name].empty:
                 del self._pools[name]
 
     # -- requests -----------------------------------------------------------------------------
@@ -83,11 +82,15 @@ class Admission:
 
     def restore(self, waiting: Iterable[Request], now: float) -> list[Event]:
         """Keep the places of those who waited before a restart; the dead are left out."""
+        lost: list[Event] = []
         for request in waiting:
             pool = self._pools.get(request.pool)
-            if pool is not None and request.kind is Kind.HELD and request.deadline > now:
-                pool.room.keep_places([request])
-        return []
+            if pool is None or request.kind is not Kind.HELD or request.deadline <= now:
+                lost.append(Lapsed(request))
+                continue
+            pool.room.keep_place(request, now)
+            self._where[request.uid] = pool
+        return lost
 
     def restore_jobs(self, jobs: Iterable[Request]) -> None:
         """Jobs that waited before a restart, in order; those of a pool that is gone go to the

@@ -54,6 +54,13 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class Lapsed:
+    """It waited before a restart and did not come back: its client has left."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class LeaseEnded:
     """A slot came back. `held_s` counts from the dispatch."""
 
@@ -73,5 +80,5 @@ class LimitChanged:
     change: Change
 
 
-Event = Waiting | Admitted | Shed | Cancelled | LeaseEnded | LimitChanged
+Event = Waiting | Admitted | Shed | Cancelled | Lapsed | LeaseEnded | LimitChanged
 """Everything that the admission core emits."""

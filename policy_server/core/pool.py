@@ -20,6 +20,7 @@ from policy_server.core.events import (
     Admitted,
     Cancelled,
     Event,
+    Lapsed,
     LeaseEnded,
     LimitChanged,
     Shed,
@@ -82,8 +83,9 @@ class Pool:
         lease = self.leases.get(request.uid)
         if lease is not None:
             return [self._repeat(lease)]
+        self.room.pass_by(now)
         if request.uid in self.lines:
-            return []  # the newer stream takes over the place; the driver knows both
+            return self._sent_again(request.uid, now)
         return (self._submit_job if request.kind is Kind.JOB else self._submit)(request, now)
 
     def _submit(self, request: Request, now: float) -> list[Event]:
@@ -103,6 +105,21 @@ class Pool:
             return [self._grant(request, now, queued=returned)]
         self.feedback.note_waiting()
         return self._wait(request, now, returned)
+
+    def _sent_again(self, uid: str, now: float) -> list[Event]:
+        """Its newer stream takes over the place; the driver knows both. Or it is back after a
+        restart, and perhaps a slot was kept for it."""
+        if not self.room.places.back(uid, now):
+            return []
+        ticket = self.room.ticket(uid)
+        assert ticket is not None
+        if self.draining:
+            self.room.leave(uid)
+            return [self._shed(ticket.request, ShedReason.DRAINING, now, None, True)]
+        events = self.pump(now)
+        if uid not in self.room:
+            return events
+        return [Waiting(ticket.request, self._predicted(ticket.request.priority, now)), *events]
 
     def _asked_for(self, request: Request, now: float) -> bool:
         """Whether it is new, or a retry within what its tenant was invited to."""
@@ -132,6 +149,12 @@ class Pool:
     def _may_go_at_once(self, line: int, seats: int, now: float) -> bool:
         """Whether a newcomer in this line, of this weight, would be the next to go."""
         return self.lines.may_go_at_once(line, seats, self.limit_now(now), now)
+
+    @property
+    def empty(self) -> bool:
+        """Whether nobody holds a lease or a place."""
+        parts = (self.leases, self.room, self.room.places, self.jobs)
+        return not any(len(part) for part in parts)
 
     @property
     def limit(self) -> Limit:
@@ -248,10 +271,12 @@ class Pool:
 
     def cancel(self, uid: str, now: float) -> list[Event]:
         """The client of a waiting request left, or a waiting job is withdrawn."""
-        request = self.lines.leave(uid)
+        here = uid in self.lines and not self.room.places.awaited(uid)
+        request = self.lines.leave(uid) or self.room.places.claim(uid)
         if request is None:
             return []
-        return [Cancelled(request, max(0.0, now - request.arrived)), *self.pump(now)]
+        gone = Cancelled(request, max(0.0, now - request.arrived)) if here else Lapsed(request)
+        return [gone, *self.pump(now)]
 
     def complete(self, uid: str, completion: Completion, now: float) -> list[Event]:
         """The end of an answer, or of a request that never reached the engine."""
@@ -288,9 +313,12 @@ class Pool:
         """Dispatch whoever may go now, at most a batch."""
         events: list[Event] = []
         self._paced = False
+        self.room.pass_by(now)
         self._accrue(now)
         while (choice := self.lines.choose(self.limit_now(now), now)) is not None:
             request = self.lines.head(choice)
+            if self.room.places.awaited(request.uid):
+                break  # its slot is kept
             if not self.ceiling.allows(self.leases.seats, request.seats, now):
                 break
             if not self._pacer.take(now):
@@ -313,10 +341,10 @@ class Pool:
 
     def handle_timer(self, now: float) -> list[Event]:
         """Do all that is due: deadlines, silent leases, the window, the next batch."""
-        events = self._expire(now)
+        events: list[Event] = [Lapsed(request) for request in self.room.places.lapsed(now)]
+        events += self._expire(now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
-            self.room.drop_places(now)
             for uid in self.leases.silent(now, EXPIRED_PER_SWEEP):
                 ended = self._end_lease(uid, LeaseEnd.EXPIRED, Completion(0), now)
                 if ended is not None:
@@ -329,26 +357,25 @@ class Pool:
     def _expire(self, now: float) -> list[Event]:
         events: list[Event] = []
         while (ticket := self.room.expired(now)) is not None:
-            if not self._pacer.take(now):
+            request = ticket.request
+            awaited = self.room.places.awaited(request.uid)
+            if not awaited and not self._pacer.take(now):
                 break
-            self.room.leave(ticket.request.uid)
-            events.append(self._shed(ticket.request, ShedReason.DEADLINE, now, None, True))
+            self.room.leave(request.uid)
+            shed = ShedReason.DEADLINE
+            events.append(
+                Lapsed(request) if awaited else self._shed(request, shed, now, None, True)
+            )
         return events
 
     def next_timer(self) -> float | None:
         """When `handle_timer` should be called next; None when nothing is under way."""
-        closes_at = self.feedback.due_at()
-        times = [] if closes_at is None else [closes_at]
-        if len(self.leases):
-            times.append(self._sweep_at)
-        deadline = self.room.earliest_deadline()
-        if deadline is not None:
-            times.append(max(deadline, self._pacer.resumes_at()))
-        if self._paced:
-            times.append(self._pacer.resumes_at())
-        if self._rationed_until is not None:
-            times.append(self._rationed_until)
-        return min(times, default=None)
+        maybe = [self.feedback.due_at(), self.room.places.due_at(), self._rationed_until]
+        maybe.append(self._sweep_at if len(self.leases) else None)
+        deadline, resumes_at = self.room.earliest_deadline(), self._pacer.resumes_at()
+        maybe.append(None if deadline is None else max(deadline, resumes_at))
+        maybe.append(resumes_at if self._paced else None)
+        return min((at for at in maybe if at is not None), default=None)
 
     def _close_window(self, now: float) -> LimitChanged:
         changed = self.feedback.close(self.leases.seats, self.leases.observed, now)

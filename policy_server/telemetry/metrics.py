@@ -27,6 +27,7 @@ from policy_server.core.events import (
     Admitted,
     Cancelled,
     Event,
+    Lapsed,
     LeaseEnded,
     LimitChanged,
     Shed,
@@ -94,7 +95,7 @@ class Metrics:
         elif isinstance(event, Shed):
             if not request.or_job:  # counted as what becomes of it
                 series.shed(event)
-        elif isinstance(event, Cancelled) and request.kind is Kind.HELD:
+        elif isinstance(event, (Cancelled, Lapsed)) and request.kind is Kind.HELD:
             series.cancelled[request.priority].inc()
 
     def count(self, outcome: Outcome, pool: str = "", priority: Priority | None = None) -> None:

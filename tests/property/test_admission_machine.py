@@ -19,6 +19,7 @@ from policy_server.core.events import (
     Admitted,
     Cancelled,
     Event,
+    Lapsed,
     LeaseEnded,
     LimitChanged,
     Shed,
@@ -28,6 +29,7 @@ from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.pacing import INTERVAL_S
 from policy_server.core.params import LimitParams, PoolParams, RoomParams
 from policy_server.core.request import LINES, PRIORITIES, Kind, Priority, Request
+from policy_server.core.room.places import ABSENT_S
 from policy_server.core.samples import Completion, LoadReport, Usage
 from tests.support.core_builders import Coin, pool_params
 
@@ -97,7 +99,9 @@ class AdmissionMachine(RuleBasedStateMachine):
             self.learn_request(event, seats)
 
     def learn_request(
-        self, event: Waiting | Admitted | Shed | Cancelled | LeaseEnded, seats: Counter[str]
+        self,
+        event: Waiting | Admitted | Shed | Cancelled | Lapsed | LeaseEnded,
+        seats: Counter[str],
     ) -> None:
         books, uid, pool = self.books, event.request.uid, event.request.pool
         if isinstance(event, Waiting):
@@ -125,6 +129,10 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert bounds.min_s <= event.retry_after_s <= bounds.max_s
             assert (books.waiting.pop(uid, None) is None) or event.evicted
             books.outcomes["shed"] += 1
+        elif isinstance(event, Lapsed):
+            assert uid not in books.waiting
+            assert uid not in books.leased
+            del self.places[uid]
         elif isinstance(event, Cancelled):
             del books.waiting[uid]
             books.outcomes["cancelled"] += 1
@@ -218,7 +226,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50))
     def cancel(self, index: int) -> None:
         uid = self.one_of(index)
-        waits = uid in self.books.waiting
+        waits = uid in self.books.waiting or uid in self.places
         events = self.gate.cancel(uid, self.now)
         self.learn(events)
         assert waits or not events
@@ -229,7 +237,7 @@ class AdmissionMachine(RuleBasedStateMachine):
     @rule(index=st.integers(0, 50), completion=COMPLETIONS)
     def complete(self, index: int, completion: Completion) -> None:
         uid = self.one_of(index)
-        known = uid in self.books.leased or uid in self.books.waiting
+        known = uid in self.books.leased or uid in self.books.waiting or uid in self.places
         events = self.gate.complete(uid, completion, self.now)
         self.learn(events)
         assert known or not events
@@ -294,13 +302,17 @@ class AdmissionMachine(RuleBasedStateMachine):
         learned = self.gate.learned(self.now)
         if not keep:
             learned = {p: dict.fromkeys([*v, "drain"], odd) for p, v in learned.items()}
-        waiting = list(self.books.waiting.values())
-        self.places = {r.uid: r for r in waiting if r.kind is Kind.HELD and r.deadline > self.now}
-        self.places = {u: r for u, r in self.places.items() if r.pool in self.configured}
+        waited = [*self.places.values(), *self.books.waiting.values()]
+        self.places = {
+            r.uid: r
+            for r in waited
+            if r.kind is Kind.HELD and r.deadline > self.now and r.pool in self.configured
+        }
         self.books = Books({}, {}, Counter())
         self.draining = False
         self.gate = Admission(list(self.configured.values()), Coin(0.3))
-        self.gate.restore(waiting, self.now)
+        lost = self.gate.restore(waited, self.now)
+        assert len(lost) + len(self.places) == len(waited)
         self.gate.restore_learned(learned, self.now)
 
     @precondition(lambda self: bool(self.places))
@@ -345,7 +357,9 @@ class AdmissionMachine(RuleBasedStateMachine):
         assert self.books.submitted == outcomes.total() + len(self.books.waiting)
         assert self.gate.waiting() + self.gate.jobs_waiting() == len(self.books.waiting)
         assert self.gate.inflight() == len(self.books.leased)
-        assert set(self.gate._where) == self.books.waiting.keys() | self.books.leased.keys()
+        here = self.books.waiting.keys() | self.books.leased.keys()
+        assert not here & self.places.keys()
+        assert set(self.gate._where) == here | self.places.keys()
 
     @invariant()
     def the_sums_are_right(self) -> None:
@@ -358,10 +372,15 @@ class AdmissionMachine(RuleBasedStateMachine):
                 assert leases.seats_of(line) == sum(r.seats for r in of_line)
             assert leases.streamed == sum(x.request.streamed for x in leases)
             assert set(leases.observed) == {x.request.uid for x in leases if x.observed}
+            name, places = pool.params.name, room.places
+            mine = [r for r in self.places.values() if r.pool == name]
+            in_line = [r for r in mine if places.awaited(r.uid)]
+            assert (len(places), places.in_line) == (len(mine), len(in_line))
             assert all(r.kind is Kind.HELD for r in room)
             assert all(r.kind is Kind.JOB for r in pool.jobs)
-            assert room.held == len(room) == sum(room.counts())
-            assert room.held_bytes == sum(r.body_bytes for r in room)
+            held = [*room, *in_line]
+            assert room.held == len(held) == sum(room.counts())
+            assert room.held_bytes == sum(r.body_bytes for r in held)
             assert sum(pool.jobs.counts()) == len(pool.jobs)
 
     @invariant()
@@ -378,6 +397,8 @@ class AdmissionMachine(RuleBasedStateMachine):
         last = max((r.deadline for r in self.held_waiting()), default=self.now)
         self.run_until(max(self.now, last) + 1.0)
         assert not self.held_waiting()
+        self.run_until(self.now + ABSENT_S)
+        assert not self.places
         for uid in list(self.books.waiting):
             self.learn(self.gate.cancel(uid, self.now))
         assert not self.gate.jobs_waiting()

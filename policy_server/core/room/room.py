@@ -2,8 +2,9 @@
 
 Decides who may enter and who must leave for it: when the room is full, the newest of the *lowest*
 class makes way for a more important newcomer; an arriving P0 is never refused while P2 waits.
-Jobs wait elsewhere (`jobs`). After a restart, `places` keep the seniority of requests that
-Envoy is about to re-send: the re-sent request (same uid) takes its old place in line.
+Jobs wait elsewhere (`jobs`). After a restart the line also has the tickets of requests that
+Envoy is about to send again (`places`); they count as ahead of newcomers and against the bounds,
+but not as waiting.
 
 Invariants: `requests` and `held_bytes` equal the sums over the queues; a uid is in the room at
 most once. Owner: the pool.
@@ -12,22 +13,16 @@ most once. Owner: the pool.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from policy_server.core.params import RoomParams
 from policy_server.core.request import PRIORITIES, Priority, Request
+from policy_server.core.room.places import Places
 from policy_server.core.room.queue import ClassQueue
 from policy_server.core.room.ticket import Ticket
 
 MAX_DISPLACED = 64  # a single large body may push out this many small ones, not the whole room
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A place in line that waits for its request to be sent again."""
-
-    request: Request
 
 
 class Room:
@@ -38,7 +33,7 @@ class Room:
         self._queues = [ClassQueue(params.tenant_weights) for _ in PRIORITIES]
         self._held_by: Counter[str] = Counter()
         self._tickets: dict[str, Ticket] = {}
-        self._places: dict[str, Place] = {}
+        self.places = Places()
         self._sequence = 0
         self.held = 0
         self.held_bytes = 0
@@ -50,20 +45,23 @@ class Room:
             queue.fair.weights = params.tenant_weights
 
     def __len__(self) -> int:
-        return len(self._tickets)
+        """Requests that wait."""
+        return len(self._tickets) - self.places.in_line
 
     def __contains__(self, uid: str) -> bool:
+        """Whether there is a ticket in line, its request here or not."""
         return uid in self._tickets
 
     def __iter__(self) -> Iterator[Request]:
-        return (t.request for t in self._tickets.values())
+        awaited = self.places.awaited
+        return (t.request for uid, t in self._tickets.items() if not awaited(uid))
 
     def ticket(self, uid: str) -> Ticket | None:
         """The place of `uid`, if it waits."""
         return self._tickets.get(uid)
 
     def counts(self) -> list[int]:
-        """Waiting requests per class."""
+        """Tickets per class."""
         return [len(q) for q in self._queues]
 
     def waiting(self) -> list[Priority]:
@@ -135,6 +133,8 @@ class Room:
                 if len(victims) >= MAX_DISPLACED:
                     return None
                 ticket = queue.at(len(queue) - 1 - back)
+                if self.places.awaited(ticket.request.uid):
+                    continue
                 victims.append(ticket)
                 need_bytes -= ticket.request.body_bytes
         return victims if len(victims) >= need and need_bytes <= 0 else None
@@ -157,6 +157,7 @@ class Room:
         ticket = self._tickets.pop(uid, None)
         if ticket is None:
             return None
+        self.places.forget(uid)
         request = ticket.request
         self._queues[request.priority].remove(ticket)
         self._held_by[request.tenant] -= 1
@@ -183,17 +184,17 @@ class Room:
 
     # -- restart ------------------------------------------------------------------------------
 
-    def keep_places(self, requests: Iterable[Request]) -> None:
-        """Remember who waited before a restart; they come back under the same uid."""
-        for request in requests:
-            self._places[request.uid] = Place(request)
+    def keep_place(self, request: Request, now: float) -> None:
+        """`request` waited before the restart that ends now; it comes back under the same uid."""
+        if request.uid not in self._tickets:
+            self.enter(request)
+            self.places.keep(request, now)
 
     def claim(self, request: Request) -> tuple[Request, bool]:
-        """`request` with the seniority of its kept place, and whether there was one."""
-        place = self._places.pop(request.uid, None)
-        if place is None:
+        """`request` with the seniority of a place that was passed by, and whether it had one."""
+        old = self.places.claim(request.uid)
+        if old is None:
             return request, False
-        old = place.request
         kept = replace(
             request,
             arrived=old.arrived,
@@ -203,9 +204,7 @@ class Room:
         )
         return kept, True
 
-    def drop_places(self, now: float) -> list[Request]:
-        """Places whose deadline has passed unclaimed."""
-        gone = [p.request for p in self._places.values() if p.request.deadline <= now]
-        for request in gone:
-            del self._places[request.uid]
-        return gone
+    def pass_by(self, now: float) -> None:
+        """Take those out of line who were awaited for long enough."""
+        for uid in self.places.pass_by(now):
+            self.leave(uid)

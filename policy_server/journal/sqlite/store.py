@@ -28,7 +28,7 @@ from typing import Literal, TypeVar, cast
 from policy_server.journal.port import JournalClosedError, JournalUnavailableError
 from policy_server.journal.sqlite.database import open_to_read
 from policy_server.journal.sqlite.housekeeping import Step
-from policy_server.journal.sqlite.ownership import LOCK_WAIT_S, Lock, make_folder
+from policy_server.journal.sqlite.ownership import LOCK_WAIT_S
 from policy_server.journal.sqlite.trouble import explained, is_trouble
 from policy_server.journal.sqlite.writer import Table, Write, Writer, WriterOptions
 
@@ -70,7 +70,6 @@ class Store:
     def __init__(self, options: StoreOptions) -> None:
         self._o = options
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._lock: Lock | None = None
         self._closed = False
         self._reader = ThreadPoolExecutor(1, "journal-reader")
         self._read_db: sqlite3.Connection | None = None
@@ -79,6 +78,7 @@ class Store:
                 options.path,
                 options.fsync,
                 options.fsync_interval_s,
+                options.lock_wait_s,
                 self._call,
                 options.on_step,
                 options.on_commit,
@@ -107,18 +107,13 @@ class Store:
         person has to mend first. A disk in trouble raises nothing: see `stats().error`.
         """
         self._loop = asyncio.get_running_loop()
-        try:
-            make_folder(self._o.path.parent)
-            self._lock = Lock(self._o.path, self._o.lock_wait_s)
-        except OSError as error:
-            raise JournalUnavailableError(explained(error, self._o.path)) from None
         self._writer.start()
         self._writer.tried.wait()
         refused = self._writer.state.refused
         if refused is not None:
+            self._closed = True
             self._writer.close()
             self._writer.join()
-            self._release()
             raise refused
 
     # -- writing ------------------------------------------------------------------------------
@@ -206,22 +201,15 @@ class Store:
         if self._closed:
             return
         self._closed = True
-        if self._lock is None:
+        if self._loop is None:
             return
         self._writer.close()
         await asyncio.to_thread(self._writer.join)
-        self._release()
-
-    def _release(self) -> None:
-        self._closed = True
         self._reader.submit(self._drop_reader)
         self._reader.shutdown()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
 
     def _check_open(self) -> None:
-        if self._closed or self._lock is None:
+        if self._closed or self._loop is None:
             raise JournalClosedError("the journal is closed")
 
     def _call(self, function: Callable[[], None]) -> None:

@@ -41,7 +41,12 @@ _BY_ERRNO = {
     errno.EIO: _IO,
     errno.ENOENT: _FOLDER,
     errno.ENOTDIR: _FOLDER,
+    errno.EEXIST: _FOLDER,
     errno.EISDIR: "a folder; give journal.path a file",
+}
+_MISTAKES = {
+    *(errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ELOOP, errno.ENAMETOOLONG),
 }
 _FOR_GOOD = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
@@ -55,6 +60,11 @@ def is_trouble(error: BaseException) -> bool:
     if isinstance(error, sqlite3.Error):
         return _code(error) in _BY_CODE
     return isinstance(error, OSError)
+
+
+def is_mistake(error: BaseException) -> bool:
+    """Whether it is the path that a person has to mend, rather than the disk."""
+    return isinstance(error, OSError) and error.errno in _MISTAKES
 
 
 def is_damage(error: BaseException) -> bool:

@@ -29,7 +29,8 @@ from typing import Literal, Protocol
 from policy_server.journal.port import JournalError, JournalUnavailableError
 from policy_server.journal.sqlite.database import open_to_write
 from policy_server.journal.sqlite.housekeeping import HouseKeeper, Step
-from policy_server.journal.sqlite.trouble import explained, is_damage, is_trouble
+from policy_server.journal.sqlite.ownership import Lock, make_folder
+from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake, is_trouble
 
 LINGER_S = 0.01
 RETRY_S = 1.0
@@ -74,6 +75,7 @@ class WriterOptions:
     path: Path
     fsync: Literal["always", "interval"]
     fsync_interval_s: float
+    lock_wait_s: float
     call: Callable[[Callable[[], None]], None]
     on_step: Callable[[Step], None] = lambda _: None
     on_commit: Callable[[float], None] = lambda _: None
@@ -104,6 +106,7 @@ class Writer(threading.Thread):
         """Set once the file was opened, or could not be."""
         self._o = options
         self._db: sqlite3.Connection | None = None
+        self._lock: Lock | None = None
         self._house = HouseKeeper(options.path, options.on_step)
         self._queue: deque[Write] = deque()
         self._wanted = threading.Condition()
@@ -185,6 +188,7 @@ class Writer(threading.Thread):
             return self._db
         try:
             self._o.on_step(Step.OPEN)
+            self._own()
             self._db = open_to_write(self._o.path)
             self._full_sync = True
             for table in state.tables:
@@ -192,8 +196,16 @@ class Writer(threading.Thread):
         except JournalError as error:
             state.refused, state.error = error, str(error)
         except Exception as error:
+            if is_mistake(error) and not self.tried.is_set():
+                state.refused = JournalUnavailableError(explained(error, self._o.path))
             self._trouble(error)
         return self._db
+
+    def _own(self) -> None:
+        if self._lock is None:
+            make_folder(self._o.path.parent)
+            first = not self.tried.is_set()
+            self._lock = Lock(self._o.path, self._o.lock_wait_s if first else 0.0)
 
     def _commit(self, batch: list[Write]) -> None:
         began = time.monotonic()
@@ -313,15 +325,17 @@ class Writer(threading.Thread):
             self._trouble(error)
 
     def _end(self) -> None:
-        if self._db is None:
-            return
-        try:
-            if self._unsynced_since is not None:
-                self._house.sync()
-            self._db.close()  # checkpoints and removes the log
-        except (sqlite3.Error, OSError) as error:
-            self._trouble(error)
-        self._db = None
+        if self._db is not None:
+            try:
+                if self._unsynced_since is not None:
+                    self._house.sync()
+                self._db.close()  # checkpoints and removes the log
+            except (sqlite3.Error, OSError) as error:
+                self._trouble(error)
+            self._db = None
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
 
 
 def _apply(db: sqlite3.Connection, write: Write) -> None:

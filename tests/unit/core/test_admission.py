@@ -6,12 +6,13 @@ import math
 
 import pytest
 
-from policy_server.core.admission import BATCH
-from policy_server.core.events import Admitted, Cancelled, Shed, Waiting
+from policy_server.core.admission import BATCH, Admission
+from policy_server.core.events import Admitted, Cancelled, Lapsed, Shed, Waiting
 from policy_server.core.outcome import ShedReason
 from policy_server.core.params import LimitParams, RoomParams
-from policy_server.core.request import Kind
-from policy_server.core.samples import LoadReport
+from policy_server.core.request import Kind, Request
+from policy_server.core.room.places import FIRST_S
+from policy_server.core.samples import Completion, LoadReport
 from tests.support.core_builders import (
     OK,
     P0,
@@ -185,52 +186,75 @@ def test_new_shares_and_bounds_apply() -> None:
 # -- restarts -------------------------------------------------------------------------------------
 
 
-def test_after_a_restart_those_sent_again_stand_where_they_stood() -> None:
-    gate = admission(CHAT)
-    old = [request(uid, at=90.0 + i, budget_s=60.0) for i, uid in enumerate("abc")]
-    gate.restore(old, 100.0)
-    gate.submit(request("busy", at=100.0), 100.0)
-    for uid in ("new", "c", "a", "b"):
-        gate.submit(request(uid, at=100.0), 100.0)
-    order, now, running = [], 101.0, "busy"
-    for _ in range(4):
-        (admitted,) = only(Admitted, gate.complete(running, OK, now))
-        running = admitted.request.uid
-        order.append((running, admitted.wait_s))
+def restarted(*waited: Request, slots: float = 1.0, at: float = 100.0) -> Admission:
+    gate = admission(pool_params(slots))
+    gate.restore(waited, at)
+    return gate
+
+
+def test_after_a_restart_the_line_is_that_of_before_however_it_comes_back() -> None:
+    gate = restarted(*(request(uid, at=90.0 + i, budget_s=60.0) for i, uid in enumerate("abc")))
+    assert only(Waiting, gate.submit(request("new", at=100.0), 100.0))
+    assert only(Waiting, gate.submit(request("c", at=100.0), 100.1))
+    events = gate.submit(request("a", at=100.0), 101.0)
+    order, now = [], 101.0
+    assert only(Waiting, gate.submit(request("b", at=100.0), 101.0))
+    while admitted := only(Admitted, events):
+        running = admitted[0].request.uid
+        order.append((running, admitted[0].wait_s))
         now += 1.0
+        events = gate.complete(running, OK, now)
     assert order == [("a", 11.0), ("b", 11.0), ("c", 11.0), ("new", 4.0)]
+
+
+def test_a_free_slot_is_kept_for_the_first_in_line_until_the_returns_have_ceased() -> None:
+    gate = restarted(*(request(uid, at=90.0, budget_s=60.0) for uid in "ab"))
+    assert only(Waiting, gate.submit(request("b", at=100.3), 100.3))
+    assert not only(Admitted, run_timers(gate, 100.3, 100.0 + FIRST_S - 0.01))
+    assert uids(only(Admitted, run_timers(gate, 101.0, 102.0))) == ["b"]
+    (late,) = only(Waiting, gate.submit(request("a", at=103.0), 103.0))
+    assert late.request.arrived == 90.0  # late, but not last
+
+
+def test_more_important_newcomers_do_not_wait_for_those_who_may_have_left() -> None:
+    gate = restarted(request("old", P2, at=90.0, budget_s=60.0))
+    assert only(Admitted, gate.submit(request("new", P0, at=100.1), 100.1))
 
 
 def test_who_was_promised_a_place_is_not_refused_for_the_predicted_wait() -> None:
     gate = admission(pool_params(LimitParams("vegas", initial=1.0)))
     gate.restore_learned({"chat": {"drain": 0.01}}, 0.0)
-    gate.restore([request("a", budget_s=5.0)], 0.0)
-    gate.submit(request("busy"), 0.0)
+    gate.restore([request("first", budget_s=5.0), request("a", budget_s=5.0)], 0.0)
+    assert only(Admitted, gate.submit(request("first"), 0.0))
     assert only(Shed, gate.submit(request("new", budget_s=5.0), 0.0))
     assert only(Waiting, gate.submit(request("a"), 0.0))
 
 
 def test_who_goes_at_once_after_a_restart_did_wait() -> None:
-    gate = admission(CHAT)
-    gate.restore([request("a", at=90.0, budget_s=60.0)], 100.0)
+    gate = restarted(request("a", at=90.0, budget_s=60.0))
     (admitted,) = only(Admitted, gate.submit(request("a", at=100.0), 100.0))
     assert (admitted.queued, admitted.wait_s) == (True, 10.0)
 
 
 def test_a_kept_place_that_is_lost_counts_as_an_eviction() -> None:
-    gate = admission(pool_params(1.0, room=RoomParams(max_requests=0)))
-    gate.restore([request("a", budget_s=60.0), request("b", budget_s=60.0)], 0.0)
-    gate.submit(request("busy"), 0.0)
-    (full,) = only(Shed, gate.submit(request("a"), 0.0))
-    assert (full.reason, full.evicted) == (ShedReason.ROOM_FULL, True)
-    gate.drain(1.0)
-    (draining,) = only(Shed, gate.submit(request("b"), 1.0))
+    gate = restarted(*(request(uid, at=90.0, budget_s=60.0) for uid in "ab"))
+    run_timers(gate, 100.0, 102.0)
+    gate.submit(request("b", at=102.0), 102.0)
+    gate.drain(103.0)
+    (draining,) = only(Shed, gate.submit(request("a"), 103.0))
+    assert (draining.reason, draining.evicted) == (ShedReason.DRAINING, True)
+
+
+def test_draining_refuses_who_comes_back_to_its_place() -> None:
+    gate = restarted(request("a", at=90.0, budget_s=60.0))
+    assert gate.drain(100.1) == []
+    (draining,) = only(Shed, gate.submit(request("a", at=100.2), 100.2))
     assert (draining.reason, draining.evicted) == (ShedReason.DRAINING, True)
 
 
 def test_the_dead_the_jobs_and_those_of_unknown_pools_get_no_place() -> None:
     gate = admission(CHAT)
-    gate.restore(
+    lost = gate.restore(
         [
             request("dead", budget_s=5.0),
             request("job", kind=Kind.JOB, budget_s=60.0),
@@ -238,18 +262,29 @@ def test_the_dead_the_jobs_and_those_of_unknown_pools_get_no_place() -> None:
         ],
         5.0,
     )
+    assert uids(only(Lapsed, lost)) == ["dead", "job", "lost"]
     gate.submit(request("busy", at=5.0), 5.0)
     for uid in ("dead", "job", "lost"):
         (waiting,) = only(Waiting, gate.submit(request(uid, at=6.0), 6.0))
         assert waiting.request.arrived == 6.0
 
 
-def test_places_that_nobody_claims_are_dropped() -> None:
-    gate = admission(CHAT)
-    gate.restore([request(f"u{i}", budget_s=5.0) for i in range(1_000)], 0.0)
-    gate.submit(request("busy"), 0.0)
-    run_timers(gate, 0.0, 7.0)
-    assert gate.pool("chat").room._places == {}
+def test_places_that_nobody_claims_lapse() -> None:
+    waited = [request(f"u{i}", at=99.0, budget_s=2.0 + i % 2 * 60.0) for i in range(1_000)]
+    gate = restarted(*waited)
+    events = run_timers(gate, 100.0, 105.0)
+    assert len(only(Lapsed, events)) == 500
+    events += run_timers(gate, 105.0, 165.0)
+    assert len(only(Lapsed, events)) == 1_000
+    assert gate.pool("chat").empty
+
+
+def test_who_is_known_to_have_left_is_not_awaited() -> None:
+    """The log tells the end of a request that left while nobody listened."""
+    gate = restarted(*(request(uid, at=90.0, budget_s=60.0) for uid in "ab"))
+    gate.submit(request("b", at=100.1), 100.1)
+    events = gate.complete("a", Completion(0, client_gone=True), 100.2)
+    assert (uids(only(Lapsed, events)), uids(only(Admitted, events))) == (["a"], ["b"])
 
 
 # -- load -----------------------------------------------------------------------------------------

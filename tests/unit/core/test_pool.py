@@ -488,6 +488,6 @@ def test_a_place_kept_over_a_restart_keeps_its_seniority() -> None:
     send(gate, "busy", at=0.0)
     gate.restore([old], 6.0)
     send(gate, "other", at=6.0)
-    (waiting,) = only(Waiting, gate.submit(request("again", at=7.0), 7.0))
+    (waiting,) = only(Waiting, gate.submit(request("again", at=6.5), 6.5))
     assert waiting.request.first_arrived == old.first_arrived
     assert waiting.request.returning

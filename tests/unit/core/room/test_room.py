@@ -6,6 +6,7 @@ import pytest
 
 from policy_server.core.params import RoomParams
 from policy_server.core.request import Priority
+from policy_server.core.room.places import FIRST_S
 from policy_server.core.room.room import MAX_DISPLACED, Room
 from tests.support.core_builders import P0, P1, P2, request
 
@@ -104,17 +105,21 @@ def test_the_expired_leave_least_important_first() -> None:
     assert first.request.uid == "b"
 
 
-def test_a_kept_place_gives_its_seniority_to_the_request_sent_again() -> None:
+def test_a_kept_place_counts_in_line_but_not_as_waiting() -> None:
     some = room()
-    some.keep_places([request("a", at=5.0, budget_s=15.0)])
+    some.keep_place(request("a", at=5.0, budget_s=15.0), 8.0)
+    some.enter(request("b", at=9.0))
+    assert (len(some), [r.uid for r in some], some.counts()[1]) == (1, ["b"], 2)
+    assert some.head(Priority.P1).request.uid == "a"
+    some.leave("a")
+    assert (len(some), some.counts()[1]) == (1, 1)
+
+
+def test_a_place_that_was_passed_by_gives_its_seniority_to_who_comes_late() -> None:
+    some = room()
+    some.keep_place(request("a", at=5.0, budget_s=15.0), 8.0)
+    some.pass_by(8.0 + FIRST_S)
+    assert "a" not in some
     again, returned = some.claim(request("a", at=12.0))
     assert (returned, again.arrived, again.deadline) == (True, 5.0, 20.0)
     assert some.claim(request("a", at=12.0)) == (request("a", at=12.0), False)
-
-
-def test_places_that_nobody_claims_are_dropped_at_their_deadline() -> None:
-    some = room()
-    some.keep_places([request("a", budget_s=5.0), request("b", budget_s=50.0)])
-    assert [r.uid for r in some.drop_places(5.0)] == ["a"]
-    assert not some.claim(request("a"))[1]
-    assert some.claim(request("b"))[1]
