@@ -8,6 +8,14 @@ A baseline that rises freely drifts to whatever the overload is; one that never 
 an engine that became slower for good. Hence the bounded leak here, and `escape` for the rest.
 One downward outlier moves a baseline by a fifth of its distance, never to the outlier.
 
+A size first met behind a queue would take the queue for its unloaded time. Sizes of one family
+(model, path, kind) therefore vouch for each other:
+
+    B*[b] = min(B[b], 1.5 B[b + i], 2.5^i B[b − i])     i = 1, 2, …
+
+a prompt twice as long costs at most twice as much prefill and some attention, a longer one hardly
+less. Of answers that come whole the value is per token and falls with the length: mirrored.
+
 Owner: the pool. Keys are (model, path, kind of answer, size bucket); the table is bounded.
 """
 
@@ -21,6 +29,9 @@ LEAK_PER_S = 2e-5
 MAX_LEAK = 1.1  # 1.2 let the limit rise by a quarter in a day of backlog
 DOWN_WEIGHT = 0.2
 MAX_KEYS = 4096  # client-chosen model names must not grow memory; past it keys share one entry
+
+PER_OCTAVE = 2.5  # unloaded time against that of half the size: prefill, and attention's square
+SMALLER = 1.5  # … against that of a larger size, which may have been in the prompt cache
 
 Key = tuple[str, str, str, int]
 OVERFLOW_KEY: Key = ("", "", "overflow", 0)
@@ -70,6 +81,7 @@ class Baselines:
 
     def __init__(self) -> None:
         self._ttft: dict[Key, Baseline] = {}
+        self._families: dict[tuple[str, str, str], dict[int, Baseline]] = {}
         self._tpot: dict[str, Baseline] = {}
 
     def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
@@ -85,14 +97,34 @@ class Baselines:
                 key = OVERFLOW_KEY
                 base = self._ttft.get(key)
             if base is None:
-                self._ttft[key] = Baseline(x, x, now)
-                return 0.0
-        residual = max(0.0, x - allowed * base.value)
+                base = self._add(key, Baseline(x, x, now, samples=0))
+        residual = max(0.0, x - allowed * self._vouched(key, base))
         base.update(x, now)
         return residual
 
+    def _add(self, key: Key, base: Baseline) -> Baseline:
+        self._ttft[key] = base
+        self._families.setdefault(key[:3], {})[key[3]] = base
+        return base
+
+    def _vouched(self, key: Key, base: Baseline) -> float:
+        """B*, see the module's header."""
+        mirrored = -1 if key[2] == "whole" else 1
+        size, lowest = key[3], base.value
+        for other, known in self._families[key[:3]].items():
+            octaves = (size - other) * mirrored
+            if octaves:
+                factor = PER_OCTAVE**octaves if octaves > 0 else SMALLER
+                lowest = min(lowest, factor * known.value)
+        return lowest
+
+    def unloaded(self, key: Key) -> float | None:
+        """B*: what `key` costs unloaded, as its own samples and other sizes say, seconds."""
+        base = self._ttft.get(key)
+        return None if base is None else self._vouched(key, base)
+
     def ttft(self, key: Key) -> float | None:
-        """The unloaded TTFT of `key`, seconds."""
+        """B, what samples of `key` alone say, seconds."""
         base = self._ttft.get(key)
         return base.value if base else None
 
@@ -141,7 +173,7 @@ class Baselines:
                 parts = rest.rsplit("|", 3)
                 if len(parts) == 4 and parts[3].isdigit():
                     key = (parts[0], parts[1], parts[2], int(parts[3]))
-                    self._ttft[key] = Baseline(value, value, now)
+                    self._add(key, Baseline(value, value, now))
 
 
 def _is_duration(x: float) -> bool:

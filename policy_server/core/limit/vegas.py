@@ -14,7 +14,7 @@ guard on the time per output token T.
         in slow start, or far below what is known to work:
                                            L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
                                            damped by how near Q and d are to their bounds
-        else                               L += max(1, √L/4), faster below W_max (CUBIC)
+        else                               L += max(min(1, L/4), √L/4), faster below W_max (CUBIC)
     L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
 
 Invariants: minimum ≤ L ≤ maximum; a window without evidence never raises L; each change has one
@@ -169,7 +169,7 @@ class Vegas:
                 self._at_floor = 0
                 return Change(self._limit, Reason.ESCAPE)
         ours = excess.reason not in (Reason.UPSTREAM_ERROR, Reason.SLO) and not s.saturated
-        if ours and s.peak_inflight < REACHED * self._limit:
+        if ours and not self._reached(s):
             return self._clamped(Reason.HOLD)  # a limit that was not reached made no queue
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
@@ -180,6 +180,11 @@ class Vegas:
             DEEP_CUT if deep else MAX_CUT, 1.0 - (1.0 if deep else 0.5) * excess.over
         )
         return self._clamped(excess.reason)
+
+    def _reached(self, s: WindowSample) -> bool:
+        """Whether the limit held anyone back: on a small one the reserve alone is a large part."""
+        free = self._limit - reserve_of(self._limit) - 1.0
+        return s.peak_inflight >= min(REACHED * self._limit, free)
 
     def _may_grow(self, s: WindowSample) -> bool:
         if s.quiet_s > max(self.window_s, 0.3 * s.duration_s):
@@ -202,7 +207,7 @@ class Vegas:
         if far_below and factor > 1.04:
             self._limit *= factor
         else:
-            step = max(1.0, math.sqrt(self._limit) / 4.0)
+            step = max(min(1.0, self._limit / 4.0), math.sqrt(self._limit) / 4.0)
             if self._limit < 0.85 * self._w_max:
                 step *= min(4.0, 1.0 + 0.5 * self._grown)
             self._limit += self._damped(s, 1.0 + step) - 1.0

@@ -120,7 +120,7 @@ class Window:
         if lease.granted >= self._cut_at:
             blunt = not (lease.request.streamed or lease.request.observable)
             (self._blunt if blunt else self._residuals).append(residual)
-            self._bases.append(self._baselines.ttft(key) or 0.0 if not tokens else 0.0)
+            self._bases.append(self._baselines.unloaded(key) or 0.0 if not tokens else 0.0)
 
     def tokens(self, model: str, gap_s: float, count: int) -> None:
         """`count` tokens of one observed stream came within `gap_s`."""
