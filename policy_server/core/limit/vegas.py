@@ -46,6 +46,8 @@ PEAK_MEMORY_S = 60.0
 ESCAPE_WINDOWS = 5
 SLOW_START_WINDOW_S = 1.0  # 16 → 200 slots within 15 s
 SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
+MAX_HITS = 3
+NEAR_MAX = 0.8
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
 
 
@@ -77,6 +79,8 @@ class Vegas:
         self._grown_at = float("-inf")
         self._grown = 0  # windows of growth in a row
         self._slow_start = True
+        self._hits = 0
+        self._rest = 0
         self._rested = 0  # bound windows in a row that showed no room to grow
         self._at_floor = 0
         self._peaks: deque[tuple[float, float]] = deque()
@@ -173,6 +177,9 @@ class Vegas:
             return self._clamped(Reason.HOLD)  # a limit that was not reached made no queue
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
+        again = self._limit < 1.2 * self._w_max
+        self._hits = min(self._hits + 1, MAX_HITS) if again else 0
+        self._rest = 2**self._hits
         self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
         self._slow_start = False
         deep = excess.reason is Reason.QUEUE and excess.over > DEEP_QUEUE
@@ -207,6 +214,9 @@ class Vegas:
         if far_below and factor > 1.04:
             self._limit *= factor
         else:
+            if self._rest > 0 and self._limit >= NEAR_MAX * self._w_max:
+                self._rest -= 1
+                return self._clamped(Reason.HOLD)
             step = max(min(1.0, self._limit / 4.0), math.sqrt(self._limit) / 4.0)
             if self._limit < 0.85 * self._w_max:
                 step *= min(4.0, 1.0 + 0.5 * self._grown)
