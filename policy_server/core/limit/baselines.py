@@ -1,12 +1,13 @@
 """What an unloaded engine would do: TTFT by prompt size, and seconds per output token.
 
-    B[b]: x < B → .8 B + .2 x        T0: x < T0 → .8 T0 + .2 x
+    B[b]: x, x' < B → .8 B + .2 max(x, x')        T0 likewise
     else: both leak upwards by 2e-5 per second of time with samples, at most 1.1x in total
     above the lowest value ever reached (until `escape`)
 
 A baseline that rises freely drifts to whatever the overload is; one that never rises can't follow
 an engine that became slower for good. Hence the bounded leak here, and `escape` for the rest.
-One downward outlier moves a baseline by a fifth of its distance, never to the outlier.
+Two samples below move a baseline, by a fifth of the way to the higher of them: one outlier (a
+prompt that was cached) moves nothing.
 
 A size first met behind a queue would take the queue for its unloaded time. Sizes of one family
 (model, path, kind) therefore vouch for each other:
@@ -50,19 +51,27 @@ class Baseline:
     proof: float
     at: float
     samples: int = 1  # since the last escape
+    low: float | None = None  # a sample below `value` that waits for a second one
 
     def update(self, x: float, now: float) -> None:
-        """Take a sample: fall a fifth of the way towards it, or leak."""
+        """Take a sample: fall with every second one below, or leak."""
         elapsed = max(0.0, now - self.at)
         self.at = now
         self.samples += 1
         if x <= self.value:
-            self.value += DOWN_WEIGHT * (x - self.value)
-            self.proof = min(self.proof, self.value)
+            self._fall(x)
             return
         # Only time between neighbouring samples leaks, so that a lull or a night moves nothing.
         leaked = self.value * (1.0 + LEAK_PER_S * min(elapsed, 10.0))
         self.value = min(leaked, max(self.value, self.proof * MAX_LEAK))
+
+    def _fall(self, x: float) -> None:
+        if self.low is None:
+            self.low = x
+            return
+        self.value += DOWN_WEIGHT * (max(x, self.low) - self.value)
+        self.proof = min(self.proof, self.value)
+        self.low = None
 
     def raise_by(self, factor: float) -> None:
         """The engine is slower for good: accept `factor` times the value as the new proof.

@@ -46,6 +46,7 @@ PEAK_MEMORY_S = 60.0
 ESCAPE_WINDOWS = 5
 SLOW_START_WINDOW_S = 1.0  # 16 → 200 slots within 15 s
 SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
+PATIENCE = 2
 MAX_HITS = 3
 NEAR_MAX = 0.8
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
@@ -79,6 +80,7 @@ class Vegas:
         self._grown_at = float("-inf")
         self._grown = 0  # windows of growth in a row
         self._slow_start = True
+        self._over = 0  # windows in a row
         self._hits = 0
         self._rest = 0
         self._rested = 0  # bound windows in a row that showed no room to grow
@@ -99,6 +101,7 @@ class Vegas:
         """Judge one window; see the module's header."""
         self._note_peak(sample)
         excess = self._excess(sample)
+        self._over = self._over + 1 if excess.over > 0.0 else 0
         if excess.over > 0.0:
             return self._cut(sample, excess)
         self._at_floor = 0
@@ -175,6 +178,8 @@ class Vegas:
         ours = excess.reason not in (Reason.UPSTREAM_ERROR, Reason.SLO) and not s.saturated
         if ours and not self._reached(s):
             return self._clamped(Reason.HOLD)  # a limit that was not reached made no queue
+        if ours and not s.bound and self._over < PATIENCE:
+            return self._clamped(Reason.HOLD)  # nobody waits: one bad window may be chance
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
         again = self._limit < 1.2 * self._w_max

@@ -6,7 +6,9 @@
     whole answers (not streamed, n tokens): q of the fit time = q + T·n in place of r, T likewise
          (see `whole`); while their lengths are too equal for it, r = (time_i − 2.5·n·B_n)+
     cens = (age − 3·min B)+         of observed requests that still wait for their first token
-    d    = max(mean r, mean cens)   X = first tokens/s (sampling undone)   Q = X·d
+    d    = max(median r, mean cens) X = first tokens/s (sampling undone)   Q = X·d
+         the median, for a standing queue delays everyone (CoDel's insight), while a few prompts
+         that were not in the prompt cache, or that met a long prefill, delay only themselves
     T    = Σ inter-chunk time / Σ tokens of live observed streams (≥ 50 tokens)
     T90  = clamp(p90 of per-answer TPOT (answers of ≥ 8 tokens), T, 1.15 T)
 
@@ -270,8 +272,8 @@ class Window:
             and lease.granted >= self._cut_at
         ]
         queued = [line.intercept_s for line in self._lines]
-        means = (_mean(self._residuals + blunt), _mean(ages), _mean(queued))
-        candidates = [m for m in means if m is not None]
+        delays = (_median(self._residuals + blunt), _mean(ages), _mean(queued))
+        candidates = [d for d in delays if d is not None]
         return max(candidates, default=None)
 
     def _tpot(self, now: float) -> tuple[float | None, float | None]:
@@ -305,6 +307,10 @@ class Window:
         waiting = [r.waiting for r, _ in fresh if r.waiting is not None]
         full = any(p or (r.kv_used is not None and r.kv_used > KV_FULL) for r, p in fresh)
         return (sum(waiting) if waiting else None), full
+
+
+def _median(values: list[float]) -> float | None:
+    return sorted(values)[(len(values) - 1) // 2] if values else None
 
 
 def _mean(values: list[float]) -> float | None:

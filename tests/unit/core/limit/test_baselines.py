@@ -43,20 +43,60 @@ def test_the_residual_is_what_is_above_it_never_below() -> None:
     assert base.ttft_residual(KEY, 0.1, 2.0) == 0.0
 
 
-def test_a_better_sample_moves_it_a_fifth_of_the_way() -> None:
+def test_two_better_samples_move_it_a_fifth_of_the_way_to_the_higher() -> None:
     base = known()
+    base.ttft_residual(KEY, 0.05, 1.0)
     base.ttft_residual(KEY, 0.1, 1.0)
     assert base.ttft(KEY) == pytest.approx(0.8 * 0.2 + 0.2 * 0.1)
-    base.tpot_sample("llama", 0.1, 1.0)
+    for seconds in (0.1, 0.1):
+        base.tpot_sample("llama", seconds, 1.0)
     assert base.tpot("llama") == pytest.approx(0.18)
 
 
-def test_one_outlier_five_times_faster_moves_it_by_less_than_a_sixth() -> None:
+def test_one_outlier_five_times_faster_moves_nothing() -> None:
     base = known()
     base.ttft_residual(KEY, 0.04, 1.0)
-    now_at = base.ttft(KEY)
-    assert now_at is not None
-    assert 1.0 - now_at / 0.2 <= 0.16 + 1e-9
+    base.ttft_residual(KEY, 0.3, 1.0)
+    assert base.ttft(KEY) == pytest.approx(0.2)
+    base.ttft_residual(KEY, 0.199, 1.0)
+    assert base.ttft(KEY) == pytest.approx(0.2, rel=2e-3)
+
+
+BEHIND_A_QUEUE = 3.0
+
+
+def stream_of(size: int) -> Key:
+    return ("llama", "/v1/chat/completions", "stream", size)
+
+
+def test_a_size_first_met_behind_a_queue_is_vouched_for_by_the_others() -> None:
+    base = Baselines()
+    base.ttft_residual(stream_of(8), 0.02, 0.0)
+    assert base.ttft_residual(stream_of(10), BEHIND_A_QUEUE, 0.0) == pytest.approx(3.0 - 0.125)
+    assert base.ttft_residual(stream_of(6), BEHIND_A_QUEUE, 0.0) == pytest.approx(3.0 - 0.03)
+    assert base.unloaded(stream_of(10)) == pytest.approx(0.02 * 2.5**2)
+    assert base.unloaded(stream_of(6)) == pytest.approx(0.02 * 1.5)
+
+
+def test_answers_that_come_whole_cost_less_per_token_the_longer_they_are() -> None:
+    base = Baselines()
+    base.ttft_residual(("m", "/", "whole", 8), 0.02, 0.0)
+    base.ttft_residual(("m", "/", "whole", 9), 3.0, 0.0)
+    base.ttft_residual(("m", "/", "whole", 6), 3.0, 0.0)
+    assert base.unloaded(("m", "/", "whole", 9)) == pytest.approx(0.03)
+    assert base.unloaded(("m", "/", "whole", 6)) == pytest.approx(0.125)
+
+
+def test_other_models_paths_and_kinds_vouch_for_nothing() -> None:
+    base = Baselines()
+    base.ttft_residual(stream_of(8), 0.02, 0.0)
+    for key in (
+        ("other", *stream_of(8)[1:]),
+        ("llama", "/v1/completions", "stream", 8),
+        ("llama", "/v1/chat/completions", "plain", 8),
+    ):
+        assert base.ttft_residual(key, 3.0, 0.0) == 0.0
+        assert base.unloaded(key) == 3.0
 
 
 def test_it_leaks_2e_5_a_second_under_worse_samples() -> None:
@@ -82,7 +122,8 @@ def test_a_night_without_traffic_moves_nothing() -> None:
 
 def test_a_new_low_lowers_what_a_long_leak_may_reach() -> None:
     base = known()
-    base.ttft_residual(KEY, 0.1, 1.0)
+    for seconds in (0.1, 0.1):
+        base.ttft_residual(KEY, seconds, 1.0)
     assert base.ttft(KEY) == pytest.approx(0.18)
     for step in range(10_000):
         base.ttft_residual(KEY, 5.0, 1.0 + 10.0 * step)
