@@ -59,7 +59,8 @@ class Baseline:
         self.at = now
         self.samples += 1
         if x <= self.value:
-            self._fall(x)
+            if x < self.value:
+                self._fall(x)
             return
         # Only time between neighbouring samples leaks, so that a lull or a night moves nothing.
         leaked = self.value * (1.0 + LEAK_PER_S * min(elapsed, 10.0))

@@ -10,11 +10,13 @@ guard on the time per output token T.
                .3 · share of upstream 429/5xx over a tenth, .3 if the engine says it is full)+
     over > 0  and peak N ≤ 1.02 L + R:  L *= max(.7, 1 − .5·over)      (Breakwater's cut)
               and peak N above that:    hold, the last cut is still draining (StabilizingAIMD)
+              and nobody waits:         hold once, one bad window may be chance
     else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds:
         in slow start, or far below what is known to work:
                                            L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
                                            damped by how near Q and d are to their bounds
-        else                               L += max(min(1, L/4), √L/4), faster below W_max (CUBIC)
+        else                               L += max(min(1, L/4), √L/4), faster below W_max (CUBIC),
+                                           after a rest of 1–8 windows near it
     L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
 
 Invariants: minimum ≤ L ≤ maximum; a window without evidence never raises L; each change has one
@@ -46,9 +48,9 @@ PEAK_MEMORY_S = 60.0
 ESCAPE_WINDOWS = 5
 SLOW_START_WINDOW_S = 1.0  # 16 → 200 slots within 15 s
 SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
-PATIENCE = 2
-MAX_HITS = 3
-NEAR_MAX = 0.8
+PATIENCE = 2  # bad windows before a cut while nobody waits
+MAX_HITS = 3  # cuts in a row at one level; after each the limit rests 2^hits windows below it
+NEAR_MAX = 0.8  # of W_max, from where it rests
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
 
 
@@ -182,9 +184,7 @@ class Vegas:
             return self._clamped(Reason.HOLD)  # nobody waits: one bad window may be chance
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
-        again = self._limit < 1.2 * self._w_max
-        self._hits = min(self._hits + 1, MAX_HITS) if again else 0
-        self._rest = 2**self._hits
+        self._note_hit()
         self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
         self._slow_start = False
         deep = excess.reason is Reason.QUEUE and excess.over > DEEP_QUEUE
@@ -192,6 +192,12 @@ class Vegas:
             DEEP_CUT if deep else MAX_CUT, 1.0 - (1.0 if deep else 0.5) * excess.over
         )
         return self._clamped(excess.reason)
+
+    def _note_hit(self) -> None:
+        """Rest below a level that was cut before: the longer, the more often."""
+        again = self._limit < 1.2 * self._w_max
+        self._hits = min(self._hits + 1, MAX_HITS) if again else 0
+        self._rest = 2**self._hits
 
     def _reached(self, s: WindowSample) -> bool:
         """Whether the limit held anyone back: on a small one the reserve alone is a large part."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_server.core.limit.base import Reason, WindowSample
+from policy_server.core.limit.base import Change, Reason, WindowSample
 from policy_server.core.limit.vegas import ESCAPE_WINDOWS, TPOT_GUARD, TPOT_GUARD_SLO, Vegas
 from policy_server.core.params import LimitParams
 
@@ -100,6 +100,35 @@ def test_a_limit_that_was_not_reached_is_not_cut_for_a_queue() -> None:
     assert limit().on_window(window(69, engine_queue=500.0)).limit == 100.0
     assert limit().on_window(window(70, engine_queue=500.0)).limit == 50.0
     assert limit().on_window(window(10, error_share=1.0)).reason is Reason.UPSTREAM_ERROR
+
+
+def test_while_nobody_waits_it_takes_two_bad_windows_in_a_row() -> None:
+    it = limit()
+    bad = {"delay_s": 30.0, "bound": False}
+    assert it.on_window(window(**bad)).reason is Reason.HOLD
+    assert it.on_window(window(bound=False)).reason is Reason.HOLD  # a good one between
+    assert it.on_window(window(**bad)).reason is Reason.HOLD
+    assert it.on_window(window(**bad)) == Change(85.0, Reason.DELAY)
+
+
+def test_a_tiny_limit_is_reached_when_one_more_seat_would_not_fit() -> None:
+    it = limit(3.0)
+    assert it.on_window(window(1, engine_queue=2.0, delay_s=2.0)).reason is Reason.HOLD
+    assert it.on_window(window(2, engine_queue=2.0, delay_s=2.0)).reason is Reason.QUEUE
+
+
+def test_it_rests_longer_the_more_often_it_was_cut_at_one_level() -> None:
+    it = grown()
+    rests = []
+    for _ in range(5):
+        while it.current < 100.0:
+            it.on_window(window(int(it.current) + 1))
+        assert it.on_window(window(int(it.current), delay_s=0.45)).reason is Reason.DELAY
+        before, rested = it.current, 0
+        while it.on_window(window(int(it.current) + 1)).limit == before:
+            rested += 1
+        rests.append(rested)
+    assert rests == [2, 4, 8, 8, 8]
 
 
 def test_early_samples_and_then_silence_do_not_raise_it() -> None:
