@@ -50,7 +50,7 @@ SLOW_START_WINDOW_S = 1.0  # 16 → 200 slots within 15 s
 SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
 PATIENCE = 2  # bad windows before a cut while nobody waits
 MAX_HITS = 3  # cuts in a row at one level; after each the limit rests 2^hits windows below it
-NEAR_MAX = 0.8  # of W_max, from where it rests
+NEAR_HIT = 0.8  # of that level, from where it rests
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
 
 
@@ -83,6 +83,7 @@ class Vegas:
         self._grown = 0  # windows of growth in a row
         self._slow_start = True
         self._over = 0  # windows in a row
+        self._hit = 0.0  # the limit at the last cut
         self._hits = 0
         self._rest = 0
         self._rested = 0  # bound windows in a row that showed no room to grow
@@ -111,7 +112,9 @@ class Vegas:
             return self._clamped(Reason.HOLD)
         if sample.events:
             self._valid = self._limit
-        if not self._may_grow(sample):
+        if not self._told_enough(sample):
+            return self._clamped(Reason.HOLD)
+        if not self._has_room(sample):
             self._grown = 0
             self._rested += 1
             if self._rested >= SLOW_START_RESTS:
@@ -128,10 +131,11 @@ class Vegas:
     # -- bounds -------------------------------------------------------------------------------
 
     def _delay_max(self, s: WindowSample) -> float:
-        """d_max: prompts that take long unloaded wait for each other's prefill as long."""
+        """d_max, seconds: prompts that take long unloaded wait as long for each other's prefill."""
+        natural = max(s.base_s, s.slack_s)
         if self._p.slo_ttft_s is None:
-            return max(DELAY_MAX_S, s.base_s, s.slack_s)
-        return min(max(DELAY_MAX_SLO_S, s.base_s, s.slack_s), 0.15 * self._p.slo_ttft_s)
+            return max(DELAY_MAX_S, natural)
+        return min(max(DELAY_MAX_SLO_S, natural), 0.15 * self._p.slo_ttft_s)
 
     def _tpot_bound(self, sample: WindowSample) -> float | None:
         if sample.tpot_unloaded_s is None:
@@ -195,27 +199,30 @@ class Vegas:
 
     def _note_hit(self) -> None:
         """Rest below a level that was cut before: the longer, the more often."""
-        again = self._limit < 1.2 * self._w_max
+        again = 0.8 * self._hit < self._limit < 1.2 * self._hit
         self._hits = min(self._hits + 1, MAX_HITS) if again else 0
-        self._rest = 2**self._hits
+        self._hit, self._rest = self._limit, 2**self._hits
 
     def _reached(self, s: WindowSample) -> bool:
         """Whether the limit held anyone back: on a small one the reserve alone is a large part."""
         free = self._limit - reserve_of(self._limit) - 1.0
         return s.peak_inflight >= min(REACHED * self._limit, free)
 
-    def _may_grow(self, s: WindowSample) -> bool:
+    def _told_enough(self, s: WindowSample) -> bool:
+        """Whether the window saw what the last growth did, to its end."""
         if s.quiet_s > max(self.window_s, 0.3 * s.duration_s):
             return False  # early samples, then silence: that may be a stall
-        if s.now - self._grown_at < s.feedback_s or self._nearness(s) >= 1.0:
+        return s.events > 0 and s.now - self._grown_at >= s.feedback_s
+
+    def _has_room(self, s: WindowSample) -> bool:
+        """Whether the engine would take more: its queue and its pace are below their bounds."""
+        if self._nearness(s) >= 1.0:
             return False
         bound = self._tpot_bound(s)
         if bound is not None and s.tpot_s is not None and s.tpot_s >= GROW_MARGIN * bound:
             return False
         slo = self._p.slo_tpot_s
-        if slo is not None and s.tpot_p90_s is not None and s.tpot_p90_s >= GROW_MARGIN * slo:
-            return False
-        return s.events > 0
+        return slo is None or s.tpot_p90_s is None or s.tpot_p90_s < GROW_MARGIN * slo
 
     def _grow(self, s: WindowSample) -> Change:
         self._grown += 1
@@ -225,11 +232,11 @@ class Vegas:
         if far_below and factor > 1.04:
             self._limit *= factor
         else:
-            if self._rest > 0 and self._limit >= NEAR_MAX * self._w_max:
+            if self._rest > 0 and self._limit >= NEAR_HIT * self._hit:
                 self._rest -= 1
                 return self._clamped(Reason.HOLD)
             step = max(min(1.0, self._limit / 4.0), math.sqrt(self._limit) / 4.0)
-            if self._limit < 0.85 * self._w_max:
+            if self._limit < 0.85 * self._w_max or self._limit > 1.1 * max(self._w_max, self._hit):
                 step *= min(4.0, 1.0 + 0.5 * self._grown)
             self._limit += self._damped(s, 1.0 + step) - 1.0
         return self._clamped(Reason.GROW)

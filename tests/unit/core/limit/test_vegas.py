@@ -128,7 +128,7 @@ def test_it_rests_longer_the_more_often_it_was_cut_at_one_level() -> None:
         while it.on_window(window(int(it.current) + 1)).limit == before:
             rested += 1
         rests.append(rested)
-    assert rests == [2, 4, 8, 8, 8]
+    assert rests == [1, 2, 4, 8, 8]
 
 
 def test_early_samples_and_then_silence_do_not_raise_it() -> None:
