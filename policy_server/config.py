@@ -161,6 +161,11 @@ class TenantsConfig(Section):
     max_class: Mapping[str, ClassName] = Field(default_factory=dict)
     default_max_class: ClassName = "P0"
 
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Every tenant that the configuration names, in its order."""
+        return tuple(dict.fromkeys((*self.known, *self.weights, *self.max_class)))
+
 
 class RetryAfterConfig(Section):
     """Bounds of Retry-After, whole seconds."""

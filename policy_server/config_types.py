@@ -53,12 +53,20 @@ def label(value: str) -> str:
     return value
 
 
+_SECRETS = frozenset(
+    f"header:{name}"
+    for name in ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")
+)
+
+
 def tenant_source(value: str) -> str:
     """The value itself when it says where a tenant's name comes from."""
     if not _TENANT_SOURCE.fullmatch(value):
         raise ValueError(
             f"{value!r} names no source; write header:NAME, metadata:NAMESPACE/KEY or api_key_hash"
         )
+    if value.lower() in _SECRETS:
+        raise ValueError(f"{value!r} is a secret, which would be shown as a name: use api_key_hash")
     return value
 
 

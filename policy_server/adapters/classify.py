@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from policy_server.adapters.answers import Dialect, dialect_of
+from policy_server.adapters.patience import patience_s
 from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
 from policy_server.core.request import Priority, Request
 
@@ -30,7 +31,7 @@ MAX_OUTPUT_TOKENS = 1 << 24
 
 _CLASSES = {name: priority for priority in Priority for name in (str(int(priority)), priority.name)}
 _URGENCY = re.compile(r"(?:^|[,;\s])u\s*=\s*([0-7])(?![0-9.])")
-_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?([0-9]{1,9})\"?", re.IGNORECASE)
+_BEARER = re.compile(r"^\s*bearer\s+", re.IGNORECASE)
 MAX_DIGITS = 18
 
 
@@ -90,7 +91,7 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     path = (headers.get(":path") or "/").partition("?")[0]
     upgrade = method == "CONNECT" or "upgrade" in headers
     dialect = dialect_of(path, headers.get("content-type", ""))
-    tenant = _known(_tenant(facts, rules.tenant), rules.known_tenants)
+    tenant = _known(_tenant(facts, rules.tenant, dialect), rules.known_tenants)
     priority = _priority(headers, tenant, rules)
     pool = None
     if (upgrade or method in rules.methods) and path.startswith(rules.paths):
@@ -115,12 +116,7 @@ def _request(
     pool, priority, tenant, path, upgrade = who
     headers, body = facts.headers, facts.body
     body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
-    longest_s = min(
-        rules.budgets_s[priority],
-        facts.time_left_s,
-        _whole(headers.get("x-stainless-read-timeout", "")) or math.inf,  # the SDK gives up then
-    )
-    budget_s = _budget_s(headers.get("prefer", ""), longest_s)
+    budget_s = min(rules.budgets_s[priority], facts.time_left_s, patience_s(headers))
     return Request(
         uid=_uid(headers.get("x-policy-uid", "")),
         pool=pool,
@@ -169,17 +165,12 @@ def _from_urgency(value: str, default: Priority) -> Priority:
     return Priority.P1 if urgency <= 4 else Priority.P2
 
 
-def _budget_s(prefer: str, longest_s: float) -> float:
-    found = _WAIT.search(prefer) if prefer else None
-    return min(float(found[1]), longest_s) if found else longest_s
-
-
-def _tenant(facts: Facts, source: TenantSource) -> str:
+def _tenant(facts: Facts, source: TenantSource, dialect: Dialect) -> str:
     if source.header:
         return bounded_name(facts.headers.get(source.header, "").strip())
     if source.metadata:
         return bounded_name(facts.tenant.strip())
-    return _key_hash(facts.headers)
+    return _key_hash(facts.headers, dialect)
 
 
 def _known(tenant: str, known: frozenset[str]) -> str:
@@ -187,12 +178,17 @@ def _known(tenant: str, known: frozenset[str]) -> str:
     return tenant if not tenant or not known or tenant in known else UNKNOWN_TENANT
 
 
-def _key_hash(headers: Mapping[str, str]) -> str:
-    """A stable, irreversible name for an API key ("" = none given)."""
-    key = headers.get("x-api-key") or headers.get("api-key") or ""
-    if not key:
-        key = headers.get("authorization", "").removeprefix("Bearer ").strip()
-    return hashlib.sha256(key.encode()).hexdigest()[:16] if key else ""
+def _key_hash(headers: Mapping[str, str], dialect: Dialect) -> str:
+    """A stable, irreversible name for an API key ("" = none given).
+
+    Of several headers the one counts that this kind of API checks: otherwise a second one with
+    anything in it would make a new tenant of each request.
+    """
+    bearer = _BEARER.sub("", headers.get("authorization", ""))
+    theirs, azure = headers.get("x-api-key", ""), headers.get("api-key", "")
+    order = (theirs, bearer) if dialect is Dialect.ANTHROPIC else (bearer, azure, theirs)
+    key = next((found for key in order if (found := key.strip())), "")
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16] if key else ""
 
 
 def bounded_name(name: str) -> str:

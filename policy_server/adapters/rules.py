@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from policy_server.adapters import patience
 from policy_server.config import Config
 from policy_server.config_pools import MatchConfig
 from policy_server.core.params import default_classes
 from policy_server.core.request import Priority
 
-ALWAYS_WANTED = frozenset(
+ALWAYS_WANTED = patience.HEADERS | frozenset(
     {
         ":method",
         ":path",
@@ -24,12 +25,10 @@ ALWAYS_WANTED = frozenset(
         "content-length",
         "x-request-priority",
         "priority",
-        "prefer",
         "x-policy-uid",
         "x-queue-ticket",
         "x-request-id",
         "x-stainless-retry-count",
-        "x-stainless-read-timeout",
     }
 )
 """The headers that classification reads; the others are never decoded."""
@@ -111,7 +110,7 @@ def rules_of(config: Config) -> ClassifyRules:
         tenant=_tenant_source(config.tenants.source),
         tenant_max_class={t: Priority[name] for t, name in config.tenants.max_class.items()},
         default_max_class=Priority[config.tenants.default_max_class],
-        known_tenants=frozenset(config.tenants.known),
+        known_tenants=frozenset(config.tenants.named if config.tenants.known else ()),
         orca_pools=frozenset(pool.name for pool in config.pools if pool.load_reports.orca),
     )
 

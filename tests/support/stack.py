@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -119,9 +119,13 @@ async def running_stack(
     backend: tuple[str, ...] = (),
     *,
     where: dict[str, int] | None = None,
+    alter: Callable[[dict[str, Any]], None] = lambda _: None,
     **options: Any,
 ) -> AsyncIterator[Stack]:
-    """Everything running; `config` is the YAML file's content without the ports (`where`)."""
+    """Everything running; `config` is the YAML file's content without the ports (`where`).
+
+    `alter` may change Envoy's bootstrap before it starts.
+    """
     where = where or ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     file = directory / "config.yaml"
@@ -136,5 +140,6 @@ async def running_stack(
         await stack.start_policy()
         cleanup.push_async_callback(lambda: stop(stack.policy))
         bootstrap = bootstrap_for(where, file, **options)
+        alter(bootstrap)
         stack.envoy = await cleanup.enter_async_context(running_envoy(bootstrap, directory))
         yield stack

@@ -105,6 +105,7 @@ def test_the_longest_hold_counts_scale_from_zero_only_when_backends_are_known(
         ("room: {max_bytes: 3 apples}", "'3 apples' is no size; write for example 256MiB"),
         ("jobs: {max_body: 3GiB}", "jobs.max_body: input should be less than or equal to"),
         ("tenants: {from: jwt}", "'jwt' names no source; write header:NAME, metadata:"),
+        ("tenants: {from: 'header:Authorization'}", "is a secret, which would be shown"),
         ("retry_after: {max_s: 90}", "retry_after.max_s: input should be less than or equal to"),
         ("server:\n  grpc: a:1\n  grpc: b:2\n", ":3: server.grpc: already set on line 2; remove"),
         ("a: [", "not valid YAML"),

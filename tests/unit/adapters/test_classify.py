@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import pytest
@@ -76,14 +77,22 @@ def test_names_that_are_not_on_the_list_of_tenants_are_one_tenant() -> None:
     listed = rules(tenants={"known": ["acme"], "max_class": {"acme": "P0"}})
     found = [request({"x-tenant-id": t}, rules=listed).tenant for t in ("acme", "x1", "x2", "")]
     assert found == ["acme", "(unknown)", "(unknown)", ""]
+    weighed = rules(tenants={"known": ["acme"], "weights": {"big": 3}, "max_class": {"lo": "P2"}})
+    assert [request({"x-tenant-id": t}, rules=weighed).tenant for t in ("big", "lo")] == [
+        "big",
+        "lo",
+    ]
     assert request({"x-tenant-id": "x1"}).tenant == "x1"  # without a list everybody is somebody
 
 
 @pytest.mark.parametrize(
-    ("read_timeout", "budget_s"), [("600", 15), ("4", 4), ("0", 15), ("-3", 15), ("4.5x", 15)]
+    ("read_timeout", "budget_s"), [("600", 15), ("4", 3.2), ("0", 15), ("-3", 15), ("4.5x", 15)]
 )
-def test_nobody_is_held_longer_than_his_sdk_waits(read_timeout: str, budget_s: float) -> None:
-    found = request({"x-stainless-read-timeout": read_timeout})
+@pytest.mark.parametrize("header", ["x-stainless-read-timeout", "x-stainless-timeout"])
+def test_nobody_is_held_longer_than_his_sdk_waits(
+    header: str, read_timeout: str, budget_s: float
+) -> None:
+    found = request({header: read_timeout})
     assert found.budget_s == pytest.approx(budget_s)
 
 
@@ -214,11 +223,32 @@ def test_the_dialect_follows_the_path() -> None:
     assert classified({":path": "/v1/messages?beta=1"}).dialect is Dialect.ANTHROPIC
 
 
+def test_a_key_is_named_by_the_hash_that_the_readme_tells() -> None:
+    by_key = rules(tenants={"from": "api_key_hash"})
+    name = request({"authorization": "Bearer sk-123"}, rules=by_key).tenant
+    assert name == hashlib.sha256(b"sk-123").hexdigest()[:16]
+
+
+def test_a_second_key_header_makes_no_new_tenant() -> None:
+    by_key = rules(tenants={"from": "api_key_hash"})
+    real = {"authorization": "Bearer sk-1"}
+    names = {
+        request({**real, **junk}, rules=by_key).tenant
+        for junk in ({}, {"x-api-key": "1"}, {"api-key": "2"}, {"authorization": "bearer  sk-1 "})
+    }
+    assert len(names) == 1
+    real = {"x-api-key": "sk-1", ":path": "/v1/messages"}
+    junk = {"authorization": "Bearer 1"}
+    assert request(real, rules=by_key).tenant == request({**real, **junk}, rules=by_key).tenant
+    assert request({}, rules=by_key).tenant == ""
+
+
 NAMES = st.sampled_from(
     [
         *(":method", ":path", ":authority", "upgrade", "content-type", "content-length", "prefer"),
         *("x-request-priority", "priority", "x-policy-uid", "x-stainless-retry-count"),
-        *("x-tenant-id", "authorization", "x-request-id"),
+        *("x-tenant-id", "authorization", "x-request-id", "x-queue-ticket"),
+        *("grpc-timeout", "x-stainless-read-timeout", "x-stainless-timeout", "api-key"),
     ]
 )
 SOURCES = st.sampled_from(["header:x-tenant-id", "api_key_hash", "metadata:ns/key"])
