@@ -104,7 +104,7 @@ class Tickets:
         )
         tag = _tag(self._keys.signing(wall), fields, request)
         self._told(TicketOutcome.ISSUED)
-        return base64.urlsafe_b64encode(fields + tag).rstrip(b"=").decode()
+        return _encoded(fields + tag)
 
     def redeem(self, text: str, request: Request, wall: float) -> Request:
         """`request` with what its ticket proves; itself when that is nothing."""
@@ -123,11 +123,8 @@ class Tickets:
 
     def _read(self, text: str, request: Request, wall: float) -> _Fields | None:
         """The fields of a genuine ticket of this tenant, pool and class."""
-        if len(text) != _TEXT_CHARS or not text.isascii():
-            return None
-        try:
-            raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
-        except binascii.Error:
+        raw = _decoded(text)
+        if raw is None:
             return None
         body, tag = raw[: _FIELDS.size], raw[_FIELDS.size :]
         version, *rest = _FIELDS.unpack(body)
@@ -141,6 +138,21 @@ class Tickets:
         if not wall < fields.expires <= wall + MAX_LIFE_S:
             return TicketOutcome.EXPIRED
         return self._used.use(fields.nonce, fields.expires, wall)
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def _decoded(text: str) -> bytes | None:
+    """The bytes of a text that is written the one way in which we write them."""
+    if len(text) != _TEXT_CHARS or not text.isascii():
+        return None
+    try:
+        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
+    except binascii.Error:
+        return None
+    return raw if _encoded(raw) == text else None
 
 
 def _tag(key: bytes, fields: bytes, request: Request) -> bytes:
