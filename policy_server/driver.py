@@ -70,6 +70,7 @@ class Driver:
         self.clock = clock
         self._loop = loop
         self._holds: dict[str, Hold] = {}
+        self._told_again: dict[str, Admitted] = {}  # uid → what its newest stream was told
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.request_ids: dict[str, str] = {}
         """uid → x-request-id of what is decided or held now; the gate keeps it, logs read it."""
@@ -107,9 +108,11 @@ class Driver:
         for event in self._emit(self.admission.submit(request, now), now):
             if isinstance(event, (Admitted, Shed)) and event.request.uid == request.uid:
                 decision = event
-        if decision is not None:
-            return decision
-        return self._hold(request.uid)
+        if decision is None:
+            return self._hold(request.uid)
+        if isinstance(decision, Admitted) and decision.resent:
+            self._told_again[request.uid] = decision
+        return decision
 
     def _hold(self, uid: str) -> Hold:
         older = self._holds.pop(uid, None)
@@ -168,12 +171,24 @@ class Driver:
         if future.done() and not future.cancelled() and future.exception() is None:
             decision = future.result()
             if isinstance(decision, Admitted):
-                self.never_sent(hold.uid)
+                self.never_sent(decision)
 
-    def never_sent(self, uid: str) -> None:
-        """The stream was gone before it could carry the admission: give the lease back."""
-        now = self.clock()
-        self._emit(self.admission.complete(uid, NEVER_SENT, now), now)
+    def never_sent(self, admitted: Admitted) -> None:
+        """The stream was gone before it could carry the admission: give the lease back.
+
+        Unless the request was sent again meanwhile: its newer stream carries the lease now.
+        """
+        if self.owns(admitted):
+            now = self.clock()
+            self._emit(self.admission.complete(admitted.request.uid, NEVER_SENT, now), now)
+
+    def owns(self, admitted: Admitted) -> bool:
+        """Whether `admitted` is the last word on a lease that is still open."""
+        uid = admitted.request.uid
+        lease = self.admission.lease(uid)
+        if lease is None or lease.request is not admitted.request:
+            return False
+        return self._told_again.get(uid, admitted) is admitted
 
     def lagging(self) -> bool:
         """Whether this process is too slow to decide on the lower classes."""
@@ -242,6 +257,8 @@ class Driver:
                 self._journal(event)
             if isinstance(event, (Admitted, Shed)):
                 self._resolve(event)  # its stream goes on at the loop's next turn, not here
+            elif isinstance(event, LeaseEnded):
+                self._told_again.pop(event.request.uid, None)
             for listener in self._listeners:
                 listener(event, now)
         self._arm(now)
@@ -256,7 +273,7 @@ class Driver:
         if not hold.future.done():
             hold.future.set_result(decision)
         elif isinstance(decision, Admitted):
-            self._loop.call_soon(self.never_sent, uid)
+            self._loop.call_soon(self.never_sent, decision)
 
     def _journal(self, event: Event) -> None:
         """Write a held request's place down, or its end; jobs have records of their own."""

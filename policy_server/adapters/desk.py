@@ -102,10 +102,10 @@ class Words:
 
 
 class Verdict(NamedTuple):
-    """An answer. `lease` is the uid of the lease that it grants, "" when it grants none."""
+    """An answer. `lease` is the admission that it tells, None when it tells none."""
 
     answer: bytes
-    lease: str = ""
+    lease: Admitted | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +211,7 @@ class Desk:
             round(decision.wait_s * 1000),
             request.uid if words.naming else "",
         )
-        return Verdict(words.admitted(go), request.uid)
+        return Verdict(words.admitted(go), decision)
 
     def _ticket(self, shed: Shed) -> str:
         return self._tickets.issue(shed, self._wall_clock()) if self._tickets is not None else ""
@@ -251,8 +251,8 @@ class Desk:
         if future.cancelled() or not future.done():
             if not self.gate.closing.is_set():
                 self.gate.leave(hold)
-        elif future.exception() is None and isinstance(future.result(), Admitted):
-            self.gate.never_sent(future.result().request.uid)
+        elif future.exception() is None and isinstance(decision := future.result(), Admitted):
+            self.gate.never_sent(decision)
 
     # -- closing --------------------------------------------------------------------------------
 

@@ -40,6 +40,7 @@ from policy_server.adapters.ext_proc_messages import (
 from policy_server.adapters.ports import ReportReader
 from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, metadata_value, read
+from policy_server.core.events import Admitted
 from policy_server.core.samples import Completion
 from policy_server.driver import Hold, SupersededError
 
@@ -62,12 +63,17 @@ class _Call(NamedTuple):
 class _Lease:
     """An admitted request on its stream. `over` ends the stream; times are monotonic."""
 
-    uid: str
+    admitted: Admitted
     call: _Call
     sent_at: float
     over: asyncio.Future[None]
     head: AnswerHead | None = None
     head_at: float = 0.0
+
+    @property
+    def uid(self) -> str:
+        """Whose it is."""
+        return self.admitted.request.uid
 
 
 class SingleStream:
@@ -95,10 +101,10 @@ class SingleStream:
         del message
         if isinstance(verdict, Held):
             await self._wait(verdict, call)
-        elif not verdict.lease:
+        elif verdict.lease is None:
             await _say(context, verdict.answer)
         else:
-            await self._carry(verdict, call, None)
+            await self._carry(verdict.answer, verdict.lease, call, None)
 
     def _decide(self, message: ProcessingRequest, call: _Call) -> Verdict | Held:
         desk = self._desk
@@ -122,8 +128,8 @@ class SingleStream:
                 return
         elif decision is not None:
             verdict = desk.tell(decision, held.dialect, self._words)
-            if verdict.lease:
-                await self._carry(verdict, call, listener)
+            if verdict.lease is not None:
+                await self._carry(verdict.answer, verdict.lease, call, listener)
             else:
                 await _say(call.context, verdict.answer)
             return
@@ -142,16 +148,18 @@ class SingleStream:
 
     # -- an answer under way ----------------------------------------------------------------------
 
-    async def _carry(self, verdict: Verdict, call: _Call, listener: Listener | None) -> None:
+    async def _carry(
+        self, answer: bytes, admitted: Admitted, call: _Call, listener: Listener | None
+    ) -> None:
         """Tell the admission and stay with the request until it is over."""
         gate = self._desk.gate
         try:
-            await call.context.write(verdict.answer)
+            await call.context.write(answer)
         except (asyncio.CancelledError, grpc.aio.BaseError):
-            gate.never_sent(verdict.lease)
+            gate.never_sent(admitted)
             raise
         over = asyncio.get_running_loop().create_future()
-        lease = _Lease(verdict.lease, call, self._desk.clock(), over)
+        lease = _Lease(admitted, call, self._desk.clock(), over)
         self._leases.add(lease)
         # The reader is a task of its own: a read can't be cancelled without ending the call.
         reader = asyncio.create_task(self._read_answer(lease, listener))
@@ -188,7 +196,9 @@ class SingleStream:
             self._desk.gate.load_report_for(lease.uid, lease.head.upstream, report)
 
     def _complete(self, lease: _Lease) -> None:
-        self._desk.gate.complete(lease.uid, self._completion(lease))
+        """Give the lease back, unless a newer stream of the same request carries it."""
+        if self._desk.gate.owns(lease.admitted):
+            self._desk.gate.complete(lease.uid, self._completion(lease))
 
     def _completion(self, lease: _Lease) -> Completion:
         """How the answer ended, as far as its headers tell.

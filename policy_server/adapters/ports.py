@@ -37,8 +37,12 @@ class Gate(Protocol):
         """The client left while it waited. Idempotent; ignored once a newer stream has the uid."""
         ...
 
-    def never_sent(self, uid: str) -> None:
-        """The admission could not be told: give the lease back."""
+    def never_sent(self, admitted: Admitted) -> None:
+        """The admission could not be told: give the lease back, if it is still this one's."""
+        ...
+
+    def owns(self, admitted: Admitted) -> bool:
+        """Whether no newer stream of the request was told the same; False once the lease ended."""
         ...
 
     def lagging(self) -> bool:

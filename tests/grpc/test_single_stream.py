@@ -168,6 +168,18 @@ async def test_a_client_that_leaves_gives_its_place_back(wired: Wired, how: str)
     assert wired.gate.left == ["uid-1"]
 
 
+async def test_an_old_stream_does_not_end_the_lease_that_a_newer_one_carries(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = await admitted_call(wired)
+    asked: list[str] = []
+    monkeypatch.setattr(wired.gate, "owns", lambda told: asked.append(told.request.uid))
+    await call.done_writing()
+    assert await call.code() is grpc.StatusCode.OK
+    assert asked == ["uid-1"]
+    assert not wired.gate.completed
+
+
 async def test_a_stop_lets_answers_go_on_and_hands_holds_back(wired: Wired) -> None:
     carried = await admitted_call(wired)
     wired.gate.decide = wait

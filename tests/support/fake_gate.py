@@ -88,7 +88,11 @@ class FakeGate:
             self.left.append(hold.uid)
         self.changed.set()
 
-    def never_sent(self, uid: str) -> None:
+    def owns(self, admitted: Admitted) -> bool:
+        return admitted.request.uid in self.leases
+
+    def never_sent(self, admitted: Admitted) -> None:
+        uid = admitted.request.uid
         assert uid in self.leases, "a lease that is not held was given back"
         self.leases.remove(uid)
         self.unsent.append(uid)

@@ -56,6 +56,11 @@ class Stage:
     def submit(self, uid: str, priority: Priority = P1, **facts: Any) -> Admitted | Shed | Hold:
         return self.driver.submit(self.request(uid, priority, **facts))
 
+    def admitted(self, uid: str, **facts: Any) -> Admitted:
+        told = self.submit(uid, **facts)
+        assert isinstance(told, Admitted)
+        return told
+
     def hold(self, uid: str, priority: Priority = P1, **facts: Any) -> Hold:
         held = self.submit(uid, priority, **facts)
         assert isinstance(held, Hold)
@@ -126,9 +131,50 @@ async def test_a_request_that_the_log_ended_before_the_gate_saw_it_takes_no_slot
 @virtual
 async def test_an_admission_that_could_not_be_told_may_be_asked_for_again() -> None:
     stage = Stage()
-    stage.submit("a")
-    stage.driver.never_sent("a")  # the connection broke: Envoy sends it again
-    assert isinstance(stage.submit("a"), Admitted)
+    told = stage.admitted("a")
+    stage.driver.never_sent(told)  # the connection broke: Envoy sends it again
+    assert not stage.admitted("a").resent
+
+
+@virtual
+async def test_a_stream_that_died_late_takes_no_lease_from_the_one_that_carries_it_now() -> None:
+    stage = Stage(pool_params(2.0))
+    first = stage.admitted("a")
+    second = stage.admitted("a")  # Envoy sent it again before the first stream was found dead
+    stage.driver.never_sent(first)
+    assert stage.inflight == 1
+    third = stage.admitted("a")
+    stage.driver.never_sent(second)
+    assert stage.driver.owns(third)
+    stage.driver.never_sent(third)
+    assert (stage.inflight, [e.how for e in only(LeaseEnded, stage.events)]) == (
+        *(0, [LeaseEnd.NEVER_SENT]),
+    )
+
+
+@virtual
+async def test_so_does_a_hold_whose_admission_came_while_its_stream_died() -> None:
+    stage = Stage()
+    busy = stage.admitted("busy")
+    hold = stage.hold("a")
+    stage.driver.complete("busy", OK)  # "a" is admitted; its stream has not heard of it yet
+    again = stage.admitted("a")
+    assert again.resent
+    stage.driver.leave(hold)
+    assert stage.driver.owns(again)
+    assert not stage.driver.owns(busy)
+
+
+@virtual
+async def test_a_lease_of_an_earlier_life_gives_nothing_back() -> None:
+    stage = Stage()
+    first = stage.admitted("a")
+    stage.driver.complete("a", OK)
+    stage.submit("busy")
+    hold = stage.hold("a")  # the same uid waits now
+    stage.driver.never_sent(first)
+    assert (stage.waiting, stage.inflight) == (1, 1)
+    assert not hold.future.done()
 
 
 @virtual
@@ -248,7 +294,7 @@ async def test_a_log_entry_for_a_request_that_waits_ends_its_wait_once() -> None
     stage = Stage()
     stage.submit("busy")
     hold = stage.hold("a")
-    stage.driver.never_sent("a")
+    stage.driver.complete("a", Completion(0, client_gone=True, reached_upstream=False))
     stage.driver.leave(hold)
     assert (stage.waiting, len(only(Cancelled, stage.events))) == (0, 1)
 
