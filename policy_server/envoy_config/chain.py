@@ -17,14 +17,15 @@ WIRINGS = {"gate": gate.wired, "authz": authz.wired, "stream": stream.wired}
 
 
 def whole_chain(config: Config, options: GatewayOptions) -> Wired:
-    """The identity, the rate limit and the facts in front of what the wiring brings."""
+    """The rate limit, the identity and the facts in front of what the wiring brings."""
     wiring = WIRINGS[options.wiring](config, options)
     rate_limit = local_rate_limit(options.gate_rate_per_s)
     return replace(
         wiring,
         filters=[
-            uid_filter(),
+            # First, and so without a uid in its metadata: what it refuses stays out of the log.
             http_filter(RATE_LIMIT, rate_limit, disabled=True),
+            uid_filter(),
             body_filter(),
             *wiring.filters,
         ],

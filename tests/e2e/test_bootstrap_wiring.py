@@ -298,6 +298,10 @@ async def test_above_the_ceiling_the_lower_classes_are_refused_first(
         not_urgent = {"x-request-priority": "2", "priority": "u=0"}
         assert (await gateway.post(path, headers=not_urgent)).status == 429
         assert (await gateway.ask("GET", "/v1/models")).status == 200
+        asked = [headers_of(m.request_headers)["x-policy-uid"] for m in gateway.seen.gate]
+        # The last entry of what went through: nothing that was refused before it is in the log.
+        await gateway.seen.until(lambda: asked[-1] in gateway.seen.entry_uids())
+        assert sorted(gateway.seen.entry_uids()) == sorted(asked)
     assert answer.status == 429
     assert (answer.headers["retry-after"], answer.headers["retry-after-ms"]) == ("1", "1000")
     assert answer.headers["x-policy-reason"] == "overloaded"

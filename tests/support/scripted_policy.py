@@ -40,7 +40,8 @@ class Seen:
 
     def entry_uids(self) -> list[str]:
         """The uid of each access log entry, in order."""
-        return [e.request.request_headers.get("x-policy-uid", "") for e in self.entries]  # type: ignore[attr-defined]
+        facts = [e.common_properties.metadata.filter_metadata for e in self.entries]  # type: ignore[attr-defined]
+        return [of["policy.request"].fields["uid"].string_value for of in facts]
 
 
 class ScriptedPolicy(
