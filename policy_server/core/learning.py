@@ -9,6 +9,9 @@ import math
 from collections.abc import Mapping
 
 from policy_server.core.pool import Pool
+from policy_server.core.slew import Slew
+
+FIRST_SEATS = 16.0  # used at once after a restart: what a cold start begins with
 
 
 def learned(pool: Pool, now: float) -> dict[str, float]:
@@ -27,6 +30,8 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
     if limit:
         pool.limit.restore(limit)
+        pool.slew = Slew(pool.limit.current)
+        pool.slew.begin_at(FIRST_SEATS, now)
     pool.feedback.baselines.restore(
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )

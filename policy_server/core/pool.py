@@ -41,6 +41,7 @@ from policy_server.core.room.lines import Lines
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.samples import Completion, LoadReport, how_it_ended
 from policy_server.core.sampling import Rng
+from policy_server.core.slew import Slew
 
 EXPIRED_PER_SWEEP = 256
 
@@ -51,6 +52,7 @@ class Pool:
     def __init__(self, params: PoolParams, limit: Limit, rng: Rng) -> None:
         self.params = params
         self.feedback = Feedback(params, limit)
+        self.slew = Slew(limit.current)
         self.ceiling = Ceiling()
         self.leases = LeaseTable()
         self.lines = Lines(params, self.leases, self.ceiling)
@@ -163,7 +165,7 @@ class Pool:
 
     def limit_now(self, now: float) -> float:
         """The effective limit: what was learned, or less when a back end asks for less."""
-        return min(self.limit.current, self.ceiling.seats(now))
+        return min(self.slew.usable(self.limit.current, now), self.ceiling.seats(now))
 
     def _accrue(self, now: float) -> None:
         """Credit the waiting for the time since the last look."""
@@ -300,6 +302,8 @@ class Pool:
             self._charge(lease.request, off, now)
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)
+        if how is LeaseEnd.UPSTREAM_ERROR:
+            self.slew.failed(lease.request.seats, held, self.predictor.drain.mean_service_s, now)
         if how is LeaseEnd.COMPLETED and lease.request.kind is Kind.HELD:
             self.retries.served(lease.request.tenant)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
@@ -335,9 +339,9 @@ class Pool:
         return events
 
     def _ration(self, now: float) -> None:
-        """When a rate that was asked for holds the waiting back, look again as it lets one go."""
-        ready = self.ceiling.ready_at(now)
-        self._rationed_until = ready if self.lines.waiting() and ready > now else None
+        """When a rate that was asked for, or a rise, holds the waiting back: look again then."""
+        times = [t for t in (self.ceiling.ready_at(now), self.slew.next_step(now)) if t and t > now]
+        self._rationed_until = min(times) if times and self.lines.waiting() else None
 
     def handle_timer(self, now: float) -> list[Event]:
         """Do all that is due: deadlines, silent leases, the window, the next batch."""
@@ -387,11 +391,7 @@ class Pool:
 
     def load_report(self, source: str, report: LoadReport, now: float) -> None:
         """An engine says how it is, and what it asks for."""
-        said = now - report.age_s
-        if report.asked_seats is not None:
-            self.ceiling.ask_seats(source, report.asked_seats, said)
-        if report.asked_rps is not None:
-            self.ceiling.ask_rps(source, report.asked_rps, said)
+        self.ceiling.obey(source, report, now - report.age_s)
         self.feedback.load_report(source, report, now)
 
     def reserve(self) -> float:

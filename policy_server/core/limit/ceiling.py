@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import math
 
+from policy_server.core.samples import LoadReport
+
 HOLD_S = 10.0  # an engine that still means it answers, and so says it, more often than this
 RECOVERY_PER_S = 1.05  # back to 5x in half a minute
 FORGET = 100.0  # 95 s after the hold; whatever was asked then binds nothing any more
@@ -69,6 +71,13 @@ class Ceiling:
         self._rps = Asked()
         self._tokens = 0.0
         self._filled = 0.0
+
+    def obey(self, source: str, report: LoadReport, at: float) -> None:
+        """What a report asks for, said at `at`."""
+        if report.asked_seats is not None:
+            self.ask_seats(source, report.asked_seats, at)
+        if report.asked_rps is not None:
+            self.ask_rps(source, report.asked_rps, at)
 
     def ask_seats(self, source: str, seats: float, at: float) -> None:
         """At most so many at once."""

@@ -229,9 +229,25 @@ def test_a_limit_that_rises_releases_thousands_in_batches() -> None:
     send(gate, " ".join(f"u{i}" for i in range(8_000)), budget_s=600.0)
     gate.reconfigure([pool_params(10_000.0)])
     events = gate.complete("busy", OK, 1.0)
-    assert len(only(Admitted, events)) == MAX_BATCH
-    events += run_timers(gate, 1.0, 1.2)
+    assert len(only(Admitted, events)) == 1  # a jump of the limit is spread over a second
+    events += run_timers(gate, 1.0, 2.2)
     assert uids(only(Admitted, events)) == [f"u{i}" for i in range(8_000)]
+
+
+def test_an_upstream_that_refuses_everything_at_once_does_not_burn_the_room() -> None:
+    gate = admission(pool_params(10.0, early_drop=False))
+    now, under_way = 0.0, {f"u{i}" for i in range(10)}
+    send(gate, " ".join(f"u{i}" for i in range(500)), budget_s=600.0)
+    sent = 10
+    while now < 2.0:
+        events = []
+        for uid in sorted(under_way):
+            events += gate.complete(uid, UPSTREAM_503, now)
+        events += gate.handle_timer(now)
+        under_way = set(uids(only(Admitted, events)))
+        sent += len(under_way)
+        now += 0.01
+    assert 20 <= sent <= 40  # ten slots, each for a second while no service time is known
 
 
 # -- leases ---------------------------------------------------------------------------------------
