@@ -9,7 +9,6 @@ import math
 from collections.abc import Mapping
 
 from policy_server.core.pool import Pool
-from policy_server.core.slew import Slew
 
 FIRST_SEATS = 16.0  # used at once after a restart: what a cold start begins with
 
@@ -30,8 +29,7 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
     if limit:
         pool.limit.restore(limit)
-        pool.slew = Slew(pool.limit.current)
-        pool.slew.begin_at(FIRST_SEATS, now)
+        pool.slew.begin_at(min(FIRST_SEATS, pool.limit.current), now)
     pool.feedback.baselines.restore(
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )

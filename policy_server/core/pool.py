@@ -55,7 +55,7 @@ class Pool:
         self.slew = Slew(limit.current)
         self.ceiling = Ceiling()
         self.leases = LeaseTable()
-        self.lines = Lines(params, self.leases, self.ceiling)
+        self.lines = Lines(params, self.leases, self.ceiling, self.slew)
         self.room, self.jobs = self.lines.room, self.lines.jobs
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
         self.bookings = Bookings(params.retry_after, rng)

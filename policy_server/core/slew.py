@@ -35,15 +35,19 @@ class Slew:
 
     def begin_at(self, limit: float, now: float) -> None:
         """Use `limit` now and rise from there: after a restart nobody knows what still runs."""
-        self._from, self._since = min(limit, self._to), now
+        self._from, self._since = limit, now
 
     def usable(self, limit: float, now: float) -> float:
-        """The part of `limit` that may be used now; at least 1."""
+        """How much of `limit` may be used now, by answers and by slots that failed."""
         if limit != self._to:
             self._aim(limit, now)
+        return self._risen(now)
+
+    def cooling(self, now: float) -> int:
+        """Seats that are still taken by answers that failed."""
         while self._failed and self._failed[0][0] <= now:
             self._cooling -= self._failed.popleft()[1]
-        return max(1.0, self._risen(now) - self._cooling)
+        return self._cooling
 
     def _aim(self, limit: float, now: float) -> None:
         at = self._risen(now)
@@ -55,7 +59,7 @@ class Slew:
         return self._from + (self._to - self._from) * share
 
     def failed(self, seats: int, held_s: float, service_s: float | None, now: float) -> None:
-        """An answer failed after `held_s`, where the mean one takes `service_s` (None = unknown)."""
+        """An answer failed after `held_s`; the mean one takes `service_s`, None = unknown."""
         rest = (UNKNOWN_SERVICE_S if service_s is None else service_s) - held_s
         if rest <= 0.0:
             return

@@ -1,7 +1,8 @@
 """The lines of a pool: a class's held requests each, and the jobs; whose head may go now.
 
-Puts together who waits (`room`, `jobs`), what is in use (the leases), what a back end asks for (the
-ceiling) and the rule between the lines (`classes`). Owner: the pool.
+Puts together who waits (`room`, `jobs`), what is in use (the leases, and slots that failed: the
+slew), what a back end asks for (the ceiling) and the rule between the lines (`classes`). Owner:
+the pool.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from policy_server.core.request import JOBS, LINES, Priority, Request
 from policy_server.core.room.classes import ClassRule
 from policy_server.core.room.jobs import JobLines
 from policy_server.core.room.room import Room
+from policy_server.core.slew import Slew
 
 
 class Lines:
     """Who is next. `jobs_held`: the jobs stay where they are."""
 
-    def __init__(self, params: PoolParams, leases: LeaseTable, ceiling: Ceiling) -> None:
+    def __init__(
+        self, params: PoolParams, leases: LeaseTable, ceiling: Ceiling, slew: Slew
+    ) -> None:
         self.room = Room(params.room)
         self.jobs = JobLines(params.room.tenant_weights)
         self.rule = ClassRule(params.classes, params.jobs_share)
         self.jobs_held = False
         self._leases = leases
         self._ceiling = ceiling
+        self._slew = slew
 
     def reconfigure(self, params: PoolParams) -> None:
         """New bounds, weights and shares."""
@@ -58,12 +63,16 @@ class Lines:
         need = self._next_seats()
         need[line] = seats
         contenders = sorted([*waiting, line])
-        choice = self.rule.choose(contenders, self._seats(), limit, now, need)
+        choice = self._choose(contenders, limit, now, need)
         return choice == line and self._ceiling.allows(self._leases.seats, seats, now)
 
     def choose(self, limit: float, now: float) -> int | None:
         """The line whose next request may go now."""
-        return self.rule.choose(self.waiting(), self._seats(), limit, now, self._next_seats())
+        return self._choose(self.waiting(), limit, now, self._next_seats())
+
+    def _choose(self, lines: list[int], limit: float, now: float, need: list[int]) -> int | None:
+        free = limit - self._slew.cooling(now)
+        return self.rule.choose(lines, self._seats(), free, now, need) if free > 0.0 else None
 
     def accrue(self, limit: float, service_s: float | None, now: float) -> None:
         """Credit those who wait for the time since the last look."""
