@@ -74,7 +74,7 @@ class Driver:
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.request_ids: dict[str, str] = {}
         """uid → x-request-id of what is decided or held now; the gate keeps it, logs read it."""
-        self.on_count: Callable[[str, Priority, Outcome], None] = lambda *_: None
+        self.on_count: Callable[[str, Priority, Outcome, ShedReason | None], None] = lambda *_: None
         self.on_report: Callable[[str, ReportOutcome], None] = lambda *_: None
         self._listeners: list[Listener] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -88,9 +88,11 @@ class Driver:
         """Call `listener(event, now)` for every event, in order."""
         self._listeners.append(listener)
 
-    def count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
-        """An outcome that admission never sees: passed, invalid, or the constant refusal."""
-        self.on_count(pool, priority, outcome)
+    def count(
+        self, pool: str, priority: Priority, outcome: Outcome, reason: ShedReason | None = None
+    ) -> None:
+        """An outcome that admission never sees: passed, invalid, a job, or a refusal."""
+        self.on_count(pool, priority, outcome, reason)
 
     # -- the gate's side ------------------------------------------------------------------------
 

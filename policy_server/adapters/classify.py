@@ -170,7 +170,7 @@ def _tenant(facts: Facts, source: TenantSource, dialect: Dialect) -> str:
         return bounded_name(facts.headers.get(source.header, "").strip())
     if source.metadata:
         return bounded_name(facts.tenant.strip())
-    return _key_hash(facts.headers, dialect)
+    return key_hash(facts.headers, dialect)
 
 
 def _known(tenant: str, known: frozenset[str]) -> str:
@@ -178,7 +178,7 @@ def _known(tenant: str, known: frozenset[str]) -> str:
     return tenant if not tenant or not known or tenant in known else UNKNOWN_TENANT
 
 
-def _key_hash(headers: Mapping[str, str], dialect: Dialect) -> str:
+def key_hash(headers: Mapping[str, str], dialect: Dialect) -> str:
     """A stable, irreversible name for an API key ("" = none given).
 
     Of several headers the one counts that this kind of API checks: otherwise a second one with
@@ -189,6 +189,11 @@ def _key_hash(headers: Mapping[str, str], dialect: Dialect) -> str:
     order = (theirs, bearer) if dialect is Dialect.ANTHROPIC else (bearer, azure, theirs)
     key = next((found for key in order if (found := key.strip())), "")
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16] if key else ""
+
+
+def tenant_name(name: str, rules: ClassifyRules) -> str:
+    """A tenant's name as it is kept of its requests."""
+    return _known(bounded_name(name.strip()), rules.known_tenants)
 
 
 def bounded_name(name: str) -> str:

@@ -24,16 +24,19 @@ import grpc
 
 from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answers, shed_answer
 from policy_server.adapters.classify import Classified, Facts, Now, classify
-from policy_server.adapters.ports import Gate
+from policy_server.adapters.job_intake import not_our_job
+from policy_server.adapters.ports import Gate, JobDesk
 from policy_server.adapters.rules import ClassifyRules
 from policy_server.adapters.streams import Context, end
 from policy_server.adapters.tickets import Tickets
 from policy_server.core.events import Admitted, Shed
-from policy_server.core.outcome import Outcome
+from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority
 from policy_server.driver import Hold
 
 NODE_KEY = "x-policy-node"
+PASSPORT = "x-policy-job"
+"""On a job that the dispatcher sends through Envoy; see `jobs.passport`."""
 HANDBACK_BATCH = 256
 """Holds handed back between two turns of the loop, so that a shutdown is no flood."""
 GONE = grpc.StatusCode.ABORTED
@@ -102,10 +105,12 @@ class Words:
 
 
 class Verdict(NamedTuple):
-    """An answer. `lease` is the admission that it tells, None when it tells none."""
+    """An answer. `lease` is the admission that it tells, None when it tells none; `shed` is the
+    refusal behind it, if it is one."""
 
     answer: bytes
     lease: Admitted | None = None
+    shed: Shed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +158,8 @@ class Desk:
         tickets: Tickets | None = None,
     ) -> None:
         self.counts = DeskCounts()
+        self.jobs: JobDesk | None = None
+        """Knows the jobs that come back through Envoy; None = there are none."""
         self.gate = gate
         self.rules = rules
         self.clock = clock
@@ -172,14 +179,24 @@ class Desk:
 
     def decide(self, facts: Facts, began: float, words: Words) -> Verdict | Held:
         """Decide on a request whose message came in at `began` (monotonic seconds)."""
-        seen = classify(facts, self.rules, Now(began, self._wall_clock()))
-        verdict = self._ask(seen, words)
-        if self._hooks.decided is not None:
-            self._hooks.decided(self.clock() - began)
+        verdict = self.ask(self.see(facts, began), facts, words)
+        self.took(began)
         return verdict
 
-    def _ask(self, seen: Classified, words: Words) -> Verdict | Held:
+    def took(self, began: float) -> None:
+        """A decision that began then is made."""
+        if self._hooks.decided is not None:
+            self._hooks.decided(self.clock() - began)
+
+    def see(self, facts: Facts, began: float) -> Classified:
+        """What the request is, by the rules in force."""
+        return classify(facts, self.rules, Now(began, self._wall_clock()))
+
+    def ask(self, seen: Classified, facts: Facts, words: Words) -> Verdict | Held:
+        """Decide on a request that has been looked at."""
         gate, request = self.gate, seen.request
+        if PASSPORT in facts.headers and self.jobs is not None:
+            return self._dispatched(self.jobs, seen, facts, words)
         if request is None:
             gate.count(seen.pool, seen.priority, Outcome.PASSED)
             return Verdict(words.passed)
@@ -198,10 +215,27 @@ class Desk:
         names.pop(request.uid, None)
         return self.tell(decision, seen.dialect, words)
 
+    def _dispatched(
+        self, jobs: JobDesk, seen: Classified, facts: Facts, words: Words
+    ) -> Verdict | Held:
+        """A job on its way goes under the lease that it holds already. Whoever else says that
+        it is one has nothing to look for here."""
+        headers = facts.headers
+        method, path = headers.get(":method", ""), headers.get(":path", "")
+        uid = jobs.holder(headers[PASSPORT], method, path)
+        decision = self.gate.leased(uid) if uid is not None else None
+        if decision is not None:
+            return self.tell(decision, seen.dialect, words)
+        self.gate.count(seen.pool, seen.priority, Outcome.INVALID)
+        return Verdict(words.refused(not_our_job(seen.dialect)))
+
     def tell(self, decision: Admitted | Shed, dialect: Dialect, words: Words) -> Verdict:
         """The decision in the words of a wiring."""
         if isinstance(decision, Shed):
-            return Verdict(words.refused(shed_answer(decision, dialect, self._ticket(decision))))
+            if decision.request.or_job and decision.reason is not ShedReason.DRAINING:
+                return Verdict(b"", shed=decision)  # its client is not refused
+            told = shed_answer(decision, dialect, self._ticket(decision))
+            return Verdict(words.refused(told), shed=decision)
         request = decision.request
         go = Go(
             request.pool,

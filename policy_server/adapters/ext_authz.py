@@ -8,12 +8,20 @@ reports say.
     answer                   admitted: the access log ends the lease; denied: nothing is held
     cancelled while waiting  `leave`; with the admission already decided: `never_sent`
     closing                  UNAVAILABLE: the place stays in the journal, Envoy asks again
+
+A job comes whole, its body with the Check (`with_request_body`, on the route of those who prefer
+`respond-async`), and 202 is a "denial" of that status. A Check that Envoy sends again after a crash
+finds its job by its uid.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import grpc
 
+from policy_server.adapters.answers import HttpAnswer
+from policy_server.adapters.classify import Facts
 from policy_server.adapters.desk import (
     NODE_KEY,
     Desk,
@@ -25,21 +33,26 @@ from policy_server.adapters.desk import (
 )
 from policy_server.adapters.ext_authz_messages import (
     CheckEncoder,
+    content_of_check,
     facts_of_check,
     log_knows,
     parse_check,
     time_left_s,
 )
+from policy_server.adapters.job_intake import JobIntake, prefers_job
+from policy_server.adapters.protos import CheckRequest
 from policy_server.adapters.streams import Context, end, metadata_value
+from policy_server.core.outcome import ShedReason
 from policy_server.driver import SupersededError
 
 
 class ExtAuthz:
     """The `Authorization` service. `last_asked` is monotonic seconds, None = never."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, intake: JobIntake | None = None) -> None:
         self.last_asked: float | None = None
         self._desk = desk
+        self._intake = intake
         self._words = Words(CheckEncoder())
         self._naming = Words(CheckEncoder(), naming=True)
 
@@ -56,17 +69,43 @@ class ExtAuthz:
         left_s = time_left_s(context.time_remaining())
         facts = facts_of_check(message, desk.rules, metadata_value(context, NODE_KEY), left_s)
         words = self._words if log_knows(message) else self._naming
+        if self._intake is not None and prefers_job(facts.headers.get("prefer", "")):
+            return await self._maybe_job(self._intake, (message, facts), context, words)
         verdict = desk.decide(facts, began, words)
         if isinstance(verdict, Verdict):
             return verdict.answer
         del message, raw
-        return await self._wait(verdict, context, words)
+        return (await self._wait(verdict, context, words)).answer
 
-    async def _wait(self, held: Held, context: Context, words: Words) -> bytes:
+    async def _maybe_job(
+        self, intake: JobIntake, asked: tuple[CheckRequest, Facts], context: Context, words: Words
+    ) -> bytes:
+        """A request that prefers to become a job, with its body, where Envoy sends that."""
+        desk, (message, facts) = self._desk, asked
+        seen = desk.see(facts, desk.clock())
+        headers, body = content_of_check(message)
+        wish = intake.wish(seen, headers, ended=False)
+        if isinstance(wish, HttpAnswer):
+            return words.refused(wish)
+        if wish is not None and len(body) != int(facts.headers.get("content-length", "0")):
+            wish = None  # this Envoy keeps the body to itself, or a part of it
+        if wish is not None and not wish.waits:
+            return words.refused(await intake.take(wish, seen, body))
+        if wish is not None and seen.request is not None:
+            seen = seen._replace(request=replace(seen.request, or_job=True))
+        verdict = desk.ask(seen, facts, words)
+        if isinstance(verdict, Held):
+            verdict = await self._wait(verdict, context, words)
+        shed = verdict.shed
+        if wish is None or shed is None or shed.reason is ShedReason.DRAINING:
+            return verdict.answer
+        return words.refused(await intake.take(wish, seen, body))
+
+    async def _wait(self, held: Held, context: Context, words: Words) -> Verdict:
         try:
             decision = await self._desk.wait(held)
         except SupersededError:
             await taken_over(context)
         if decision is None:
             await self._desk.dismiss(context)
-        return self._desk.tell(decision, held.dialect, words).answer
+        return self._desk.tell(decision, held.dialect, words)

@@ -90,6 +90,16 @@ def log_knows(message: CheckRequest) -> bool:
     return BODY_NAMESPACE in facts and "uid" in facts[BODY_NAMESPACE].fields
 
 
+def content_of_check(message: CheckRequest) -> tuple[list[tuple[str, str]], bytes]:
+    """All headers, duplicates joined, and the body in bytes. As text it is of no use: Envoy then
+    replaces what is no UTF-8."""
+    http = message.attributes.request.http
+    headers = list(http.headers.items())
+    known = {":method": http.method, ":path": http.path, ":authority": http.host}
+    headers += [(name, value) for name, value in known.items() if name not in http.headers]
+    return headers, http.raw_body
+
+
 class CheckEncoder:
     """The words of a Check. A refusal is an answer, never a gRPC error."""
 

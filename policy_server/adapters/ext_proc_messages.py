@@ -203,6 +203,16 @@ def _go(go: Go) -> ProcessingResponse:
     return response
 
 
+def body_wanted() -> bytes:
+    """Go on no further: the whole body first. Needs `allow_mode_override` in Envoy's filter."""
+    response = ProcessingResponse()
+    response.request_headers.SetInParent()
+    response.mode_override.request_body_mode = ProcessingMode.BUFFERED
+    response.mode_override.response_header_mode = ProcessingMode.SKIP
+    response.mode_override.response_trailer_mode = ProcessingMode.SKIP
+    return wire(response)
+
+
 def empty_answer(kind: str) -> bytes:
     """The neutral response to any other kind of message (`ProcessingRequest`'s oneof name)."""
     response = ProcessingResponse()

@@ -8,6 +8,7 @@ breaks breaks its answer. When the policy server dies, a fail-closed Envoy cuts 
 Life of a stream:
 
     refused, passed          answered; the stream ends with it
+    a job                    its body is taken, then answered 202; see `ext_proc_dialogue`
     waits                    as with the gate: EOF or a local reply gives the place up
     admitted                 the lease is this stream's: whatever ends the stream ends the lease
       response headers       status, time to the first byte, load report
@@ -21,42 +22,31 @@ An open stream is the sign of life of its lease (`beat`), as the log's heartbeat
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import grpc
 
-from policy_server.adapters.desk import NODE_KEY, Desk, Held, Verdict, Words, taken_over
+from policy_server.adapters.desk import NODE_KEY, Desk, Verdict, Words
 from policy_server.adapters.ext_proc import Observer, opening
+from policy_server.adapters.ext_proc_dialogue import Call, Dialogue, Listener, listen, say
 from policy_server.adapters.ext_proc_messages import (
     AnswerHead,
     StreamEncoder,
     answer_head,
     empty_answer,
-    facts_of,
     parse,
 )
+from policy_server.adapters.job_intake import JobIntake
 from policy_server.adapters.ports import ReportReader
 from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, metadata_value, read
 from policy_server.core.events import Admitted
 from policy_server.core.samples import Completion
-from policy_server.driver import Hold, SupersededError
 
 WIRING_KEY = "x-policy-wiring"
 """Set by Envoys that run the observer beside the stream; see `envoy_config.stream`."""
 BEAT_S = 5.0
 FAILED_FROM = 500
-
-Listener = asyncio.Task[ProcessingRequest | None]
-
-
-class _Call(NamedTuple):
-    """A stream and what its Envoy says of itself."""
-
-    context: Context
-    node: str
 
 
 @dataclass(slots=True, eq=False)
@@ -64,7 +54,7 @@ class _Lease:
     """An admitted request on its stream. `over` ends the stream; times are monotonic."""
 
     admitted: Admitted
-    call: _Call
+    call: Call
     sent_at: float
     over: asyncio.Future[None]
     head: AnswerHead | None = None
@@ -79,11 +69,17 @@ class _Lease:
 class SingleStream:
     """The `ExternalProcessor` service of the single-stream wiring."""
 
-    def __init__(self, desk: Desk, observer: Observer, read_report: ReportReader) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        observer: Observer,
+        read_report: ReportReader,
+        intake: JobIntake | None = None,
+    ) -> None:
         self._desk = desk
         self._observer = observer
         self._read_report = read_report
-        self._words = Words(StreamEncoder())
+        self._dialogue = Dialogue(desk, intake, Words(StreamEncoder()), self._carry)
         self._leases: set[_Lease] = set()
 
     async def process(self, _messages: object, context: Context) -> None:
@@ -94,67 +90,21 @@ class SingleStream:
             return
         if kind != "request_headers":
             self._desk.counts.odd_starts += 1
-            await _say(context, empty_answer(kind))
+            await say(context, empty_answer(kind))
             return
-        call = _Call(context, metadata_value(context, NODE_KEY))
-        verdict = self._decide(message, call)
-        del message
-        if isinstance(verdict, Held):
-            await self._wait(verdict, call)
-        elif verdict.lease is None:
-            await _say(context, verdict.answer)
-        else:
-            await self._carry(verdict.answer, verdict.lease, call, None)
-
-    def _decide(self, message: ProcessingRequest, call: _Call) -> Verdict | Held:
-        desk = self._desk
-        began = desk.clock()
-        observable = bool(metadata_value(call.context, WIRING_KEY))
-        facts = facts_of(message, desk.rules, call.node, observable)
-        return desk.decide(facts, began, self._words)
-
-    async def _wait(self, held: Held, call: _Call) -> None:
-        """Hold the stream until the driver decides or the client is gone."""
-        desk = self._desk
-        listener = asyncio.create_task(self._listen(held.hold, call.context))
-        try:
-            decision = await desk.wait(held)
-        except SupersededError:
-            await taken_over(call.context)
-        if listener.done():
-            desk.gone(held.hold)
-            if listener.result() is not None:  # Envoy answers the client itself
-                await _say(call.context, empty_answer("response_headers"))
-                return
-        elif decision is not None:
-            verdict = desk.tell(decision, held.dialect, self._words)
-            if verdict.lease is not None:
-                await self._carry(verdict.answer, verdict.lease, call, listener)
-            else:
-                await _say(call.context, verdict.answer)
-            return
-        await desk.dismiss(call.context)
-
-    async def _listen(self, hold: Hold | None, context: Context) -> ProcessingRequest | None:
-        """The next response_headers, None at EOF: either of them ends a wait."""
-        found = None
-        while found is None and (raw := await read(context)) is not None:
-            message = parse(raw)
-            if message is not None and message.HasField("response_headers"):
-                found = message
-        if hold is not None:
-            self._desk.give_up(hold)
-        return found
+        observable = bool(metadata_value(context, WIRING_KEY))
+        call = Call(context, metadata_value(context, NODE_KEY), observable)
+        await self._dialogue.hold(message, call)
 
     # -- an answer under way ----------------------------------------------------------------------
 
-    async def _carry(
-        self, answer: bytes, admitted: Admitted, call: _Call, listener: Listener | None
-    ) -> None:
+    async def _carry(self, verdict: Verdict, call: Call, listener: Listener | None) -> None:
         """Tell the admission and stay with the request until it is over."""
-        gate = self._desk.gate
+        gate, admitted = self._desk.gate, verdict.lease
+        if admitted is None:
+            raise ValueError("nothing to carry")
         try:
-            await call.context.write(answer)
+            await call.context.write(verdict.answer)
         except (asyncio.CancelledError, grpc.aio.BaseError):
             gate.never_sent(admitted)
             raise
@@ -174,12 +124,12 @@ class SingleStream:
     async def _read_answer(self, lease: _Lease, listener: Listener | None) -> None:
         """Read to the end of the stream, then give the lease back."""
         context = lease.call.context
-        message = await (listener or self._listen(None, context))
+        message = await (listener or listen(self._desk, None, context))
         while message is not None:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
                 self._take_head(lease, message)
-            if kind is not None and not await _say(context, empty_answer(kind)):
+            if kind is not None and not await say(context, empty_answer(kind)):
                 break
             if kind == "response_trailers" or message.response_headers.end_of_stream:
                 break
@@ -233,11 +183,3 @@ class SingleStream:
         for lease in list(self._leases):
             if not lease.over.done():
                 lease.over.set_result(None)
-
-
-async def _say(context: Context, answer: bytes) -> bool:
-    """Write, quietly when the call is dead already; whether it was written."""
-    with contextlib.suppress(grpc.aio.BaseError):
-        await context.write(answer)
-        return True
-    return False

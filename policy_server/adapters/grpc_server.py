@@ -14,6 +14,7 @@ from grpc_reflection.v1alpha import reflection
 from policy_server.adapters.access_log import AccessLog
 from policy_server.adapters.ext_authz import ExtAuthz
 from policy_server.adapters.ext_proc import ExtProc
+from policy_server.adapters.ext_proc_dialogue import GateJobs
 from policy_server.adapters.ext_proc_stream import WIRING_KEY, SingleStream
 
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -92,6 +93,7 @@ class Services:
     """
 
     gate: ExtProc
+    jobs: GateJobs
     stream: SingleStream
     authz: ExtAuthz
     access_log: AccessLog
@@ -120,12 +122,18 @@ def build_grpc_server(address: str, services: Services, tls: ServerTls | None = 
 
 
 class _ByWiring(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic at run time
-    """ext_proc's one method, which two wirings use: the gate's streams end with their answer (and
-    are cheaper as stream-in, unary-out), single streams go on to the end of the response."""
+    """ext_proc's one method, which three kinds of streams use: the gate's end with their answer
+    (and are cheaper as stream-in, unary-out), those of its job route may ask for the body first,
+    single streams go on to the end of the response."""
 
     def __init__(self, services: Services) -> None:
         self._gate = grpc.stream_unary_rpc_method_handler(services.gate.process)
         self._stream = grpc.stream_stream_rpc_method_handler(services.stream.process)
+        jobs = grpc.stream_stream_rpc_method_handler(services.jobs.process)
+        self._kinds: dict[object, grpc.RpcMethodHandler[Any, Any]] = {
+            "stream": self._stream,
+            "jobs": jobs,
+        }
         self._default = self._stream if services.streams_by_default else self._gate
 
     def service(
@@ -136,7 +144,8 @@ class _ByWiring(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic
             return None
         for key, value in handler_call_details.invocation_metadata:
             if key == WIRING_KEY:
-                return self._stream if value == "stream" else self._gate
+                chosen: grpc.RpcMethodHandler[Any, Any] = self._kinds.get(value, self._gate)
+                return chosen
         return self._default
 
 

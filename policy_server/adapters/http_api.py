@@ -7,8 +7,9 @@
     /history   the last minutes of each pool, JSON columns for charts
     /          all of it for human eyes
 
-With an admin token all but the two probes want it (`Authorization: Bearer …`). Nothing here
-changes state, and nothing here knows where the numbers come from: they are callables.
+With an admin token all but the two probes want it (`Authorization: Bearer …`). Nothing here but
+the API of the jobs (`jobs_api`) changes state, and nothing here knows where the numbers come from:
+they are callables.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from policy_server.adapters.admin_token import AdminToken, AdminTokenError
+from policy_server.adapters.jobs_api import REPLAYED, JobsApi
 from policy_server.adapters.status_page import load_page
 
 PROBES = frozenset({"/healthz", "/readyz"})
@@ -47,11 +49,12 @@ class HttpDeps:
     history: Callable[[], Mapping[str, object]]
     is_ready: Callable[[], str | None]
     admin_token: AdminToken | None = None
+    jobs: JobsApi | None = None
 
 
 def build_http_app(deps: HttpDeps) -> web.Application:
     """An aiohttp application; whoever runs it chooses the address (loopback by default)."""
-    app = web.Application(middlewares=[_common_headers, _guard(deps.admin_token)])
+    app = web.Application(middlewares=[_common_headers, _guard(deps.admin_token, deps.jobs)])
     endpoints = _Endpoints(deps)
     app.add_routes(
         [
@@ -63,6 +66,8 @@ def build_http_app(deps: HttpDeps) -> web.Application:
             web.get("/", endpoints.index),
         ]
     )
+    if deps.jobs is not None:
+        app.add_routes(deps.jobs.routes())
     return app
 
 
@@ -104,16 +109,20 @@ async def _common_headers(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:  # 404, 405: aiohttp raises its answers
         error.headers.update(COMMON_HEADERS)
         raise
-    response.headers.update(COMMON_HEADERS)
+    if not response.prepared and REPLAYED not in response:
+        response.headers.update(COMMON_HEADERS)
     return response
 
 
-def _guard(token: AdminToken | None) -> Middleware:
-    """A middleware that asks for the token wherever one is needed."""
+def _guard(token: AdminToken | None, jobs: JobsApi | None) -> Middleware:
+    """A middleware that asks for the token wherever one is needed; Envoy, when it brings a client
+    to the jobs, has proved itself otherwise."""
 
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token is None or request.path in PROBES:
+            return await handler(request)
+        if jobs is not None and jobs.brought_by_gateway(request):
             return await handler(request)
         try:
             admitted = token.admits(request.headers.get("authorization", ""))

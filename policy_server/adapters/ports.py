@@ -7,14 +7,15 @@ side imports the other.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Protocol
 
 from policy_server.core.events import Admitted, Shed
-from policy_server.core.outcome import Outcome
+from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.driver import Hold
+from policy_server.journal.jobs import Accepted, Answer, Job, JobEvent, JobRefusal, Submission
 
 
 class Gate(Protocol):
@@ -73,8 +74,51 @@ class Gate(Protocol):
         """What the engine at address `source` said of itself in the answer to `uid`."""
         ...
 
-    def count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
-        """A request that admission never saw."""
+    def count(
+        self, pool: str, priority: Priority, outcome: Outcome, reason: ShedReason | None = None
+    ) -> None:
+        """A request that admission never saw; `reason`: why it was shed."""
+        ...
+
+    def leased(self, uid: str) -> Admitted | None:
+        """The admission of whoever holds a lease under this uid."""
+        ...
+
+
+class JobDesk(Protocol):
+    """The jobs behind the gate and the HTTP API."""
+
+    @property
+    def max_body(self) -> int:
+        """The largest body of a job, bytes."""
+        ...
+
+    async def accept(self, submission: Submission) -> Accepted | JobRefusal:
+        """Write the job down; what the client may be told then."""
+        ...
+
+    def holder(self, passport: str, method: str, path: str) -> str | None:
+        """The uid of the dispatched job whose passport this is."""
+        ...
+
+    async def find(self, job_id: str) -> Job | None:
+        """The record of a job."""
+        ...
+
+    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+        """The newest jobs of a tenant (None = of all)."""
+        ...
+
+    async def answer(self, job_id: str) -> Answer | None:
+        """What the model server answered."""
+        ...
+
+    def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
+        """History and news, from number `after` + 1 on; None = nothing new for a while."""
+        ...
+
+    async def cancel(self, job_id: str) -> Job | None:
+        """End the job; None when it has ended already."""
         ...
 
 

@@ -27,6 +27,7 @@ ALWAYS_WANTED = patience.HEADERS | frozenset(
         "priority",
         "x-policy-uid",
         "x-queue-ticket",
+        "x-policy-job",
         "x-request-id",
         "x-stainless-retry-count",
     }

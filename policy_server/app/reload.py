@@ -23,6 +23,11 @@ def refuse_fixed_changes(old: Config, new: Config) -> None:
             raise ConfigError(
                 f"{key}: can't change while running; restart, and regenerate the Envoy side"
             )
+    for key in ("enabled", "via", "max_body"):
+        if getattr(old.jobs, key) != getattr(new.jobs, key):
+            raise ConfigError(
+                f"jobs.{key}: can't change while running; restart, and regenerate the Envoy side"
+            )
     if new.longest_hold_s > old.longest_hold_s:
         raise ConfigError(
             f"classes: Envoy's timeouts fit holds of {old.longest_hold_s:g} s, the new budgets "

@@ -30,20 +30,23 @@ from policy_server.adapters.admin_token import AdminToken, AdminTokenError
 from policy_server.adapters.desk import Desk, Hooks
 from policy_server.adapters.ext_authz import ExtAuthz
 from policy_server.adapters.ext_proc import ExtProc
+from policy_server.adapters.ext_proc_dialogue import GateJobs
 from policy_server.adapters.ext_proc_stream import SingleStream
 from policy_server.adapters.grpc_server import GrpcServer, ServerTls, Services, build_grpc_server
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
+from policy_server.app.jobs import build_jobs
 from policy_server.app.reload import Reload, refuse_fixed_changes
 from policy_server.app.tickets import TicketOffice
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
 from policy_server.core.admission import Admission
-from policy_server.core.outcome import Outcome, ReportOutcome
+from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.request import Priority
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
+from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
@@ -99,6 +102,8 @@ class PolicyServer:
         hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
         self._office = TicketOffice(data_dir, time.time(), self.metrics.count_ticket)
         self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
+        self.jobs = build_jobs(config, self.driver, MemoryJobs(), data_dir)
+        self.desk.jobs = self.jobs.jobs if self.jobs is not None else None
         self._services = self._build_services()
         self.grpc = self._build_grpc()
         for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
@@ -108,10 +113,12 @@ class PolicyServer:
 
     def _build_services(self) -> Services:
         observer = AnswerObserver(self.driver, parser_for, read_report)
+        intake = self.jobs.intake if self.jobs is not None else None
         return Services(
             gate=ExtProc(self.desk, observer),
-            stream=SingleStream(self.desk, observer, read_report),
-            authz=ExtAuthz(self.desk),
+            jobs=GateJobs(self.desk, observer, intake),
+            stream=SingleStream(self.desk, observer, read_report, intake),
+            authz=ExtAuthz(self.desk, intake),
             access_log=AccessLog(self.driver, read_report),
             streams_by_default=self._wiring == "stream",
         )
@@ -124,11 +131,13 @@ class PolicyServer:
             ServerTls(tls.cert, tls.key, tls.client_ca) if tls is not None else None,
         )
 
-    def _count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
+    def _count(
+        self, pool: str, priority: Priority, outcome: Outcome, reason: ShedReason | None
+    ) -> None:
         if outcome is Outcome.PASSED:
             self.metrics.count(outcome)
         elif outcome is Outcome.SHED:
-            self.metrics.count_overloaded(pool, priority)
+            self.metrics.count_shed(pool, priority, reason or ShedReason.OVERLOADED)
         else:
             self.metrics.count(outcome, pool, priority)
 
@@ -165,6 +174,9 @@ class PolicyServer:
             asyncio.create_task(self._services.stream.beat()),
             asyncio.create_task(self._tick()),
         ]
+        if self.jobs is not None:
+            await self.jobs.jobs.restore()
+            tasks += [asyncio.create_task(work) for work in self.jobs.work()]
         runner = await self._start_http()
         self._collections.take_over()  # before the first stream: it stops the loop for a moment
         await self.grpc.start()
@@ -191,6 +203,8 @@ class PolicyServer:
             await runner.cleanup()
             for task in tasks:
                 task.cancel()
+            if self.jobs is not None:
+                await self.jobs.jobs.stop()
             await driver.stop()
             self._office.close()
             self._log.info("stopped")
@@ -203,6 +217,7 @@ class PolicyServer:
             lambda: self._history.document(time.monotonic()),
             lambda: self._not_ready,
             self._token,
+            self.jobs.api if self.jobs is not None else None,
         )
         runner = web.AppRunner(build_http_app(deps), access_log=None)
         await runner.setup()
@@ -242,6 +257,8 @@ class PolicyServer:
         self._reload_error = None
         self.driver.reconfigure(to_pool_params(config))
         self.desk.use(rules_of(config))
+        if self.jobs is not None:
+            self.jobs.use(config)
         self._config = config
         self._scraper.use(_pages(config))
         if how.accepted is not None:

@@ -17,6 +17,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     RetryPolicy,
 )
 from envoy_data_plane.envoy.extensions.filters.http.ext_authz.v3 import (
+    BufferSettings,
     CheckSettings,
     ExtAuthz,
     ExtAuthzPerRoute,
@@ -24,6 +25,7 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_authz.v3 import (
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 
 from policy_server.config import Config
+from policy_server.config_jobs import takes_jobs
 from policy_server.envoy_config.access_log import access_logs
 from policy_server.envoy_config.options import GatewayOptions, OnOutage
 from policy_server.envoy_config.request_facts import REQUEST_NAMESPACE
@@ -53,12 +55,20 @@ OUTAGE_CLOSED_S, OUTAGE_OPEN_S = 75.0, 1.0
 def wired(config: Config, options: GatewayOptions) -> Wired:
     """The Check and the log."""
     where = {"route": "governed", "cluster": UPSTREAM_CLUSTER}
-    on_route = ExtAuthzPerRoute(check_settings=CheckSettings(context_extensions=where))
+    held = CheckSettings(
+        context_extensions=where, disable_request_body_buffering=takes_jobs(config)
+    )
+    jobs = CheckSettings(context_extensions=where, with_request_body=_whole_body(config))
     return Wired(
         filters=[http_filter(GATE, _check(config, options), disabled=True)],
-        governed={GATE: on_route},
+        governed={GATE: ExtAuthzPerRoute(check_settings=held)},
         access_logs=access_logs(options, (EXT_AUTHZ_NAMESPACE, ANSWER_NAMESPACE, "class")),
+        jobs=ExtAuthzPerRoute(check_settings=jobs),
     )
+
+
+def _whole_body(config: Config) -> BufferSettings:
+    return BufferSettings(max_request_bytes=int(config.jobs.max_body), pack_as_bytes=True)
 
 
 def ask_again(config: Config, on_outage: OnOutage) -> RetryPolicy:
@@ -91,6 +101,8 @@ def _check(config: Config, options: GatewayOptions) -> ExtAuthz:
         transport_api_version=ApiVersion.V3,
         failure_mode_allow=options.on_outage == "open",
         status_on_error=HttpStatus(code=StatusCode.ServiceUnavailable),
+        # Only here is `pack_as_bytes` heard; what is held comes without its body (see the routes).
+        with_request_body=_whole_body(config) if takes_jobs(config) else None,
         metadata_context_namespaces=forwarded_metadata(config, REQUEST_NAMESPACE),
         stat_prefix="gate",
     )

@@ -28,10 +28,11 @@ from policy_server.envoy_config.clusters import (
     policy_http_cluster,
     upstream_cluster,
 )
+from policy_server.envoy_config.jobs import jobs_listeners
 from policy_server.envoy_config.listener import connection_manager, listener
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.plain import plain
-from policy_server.envoy_config.routes import route_config
+from policy_server.envoy_config.routes import route_config, to_upstream
 from policy_server.envoy_config.wire import address
 
 # Bounds Envoy's memory and file descriptors; far above what one policy server lets through.
@@ -49,13 +50,16 @@ def build_bootstrap(config: Config, options: GatewayOptions) -> dict[str, JsonVa
 
 def _bootstrap(config: Config, options: GatewayOptions) -> Bootstrap:
     chain = whole_chain(config, options)
-    routes = route_config(config, options, chain.governed)
+    routes = route_config(config, options, chain)
     manager = connection_manager(config, routes, chain.filters, chain.access_logs)
     return Bootstrap(
         node=Node(id=options.node_id, cluster="policy"),
         admin=Admin(address=address("127.0.0.1", options.admin_port)),
         static_resources=BootstrapStaticResources(
-            listeners=[listener(config, options, manager)],
+            listeners=[
+                listener(config, options, manager),
+                *jobs_listeners(config, chain, to_upstream(options)),
+            ],
             clusters=[
                 upstream_cluster(config, options),
                 policy_cluster(config, options),

@@ -24,7 +24,9 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc.v3 import (
 from envoy_data_plane.envoy.type.v3 import HttpStatus, StatusCode
 
 from policy_server.config import Config
+from policy_server.config_jobs import takes_jobs
 from policy_server.envoy_config.access_log import access_logs
+from policy_server.envoy_config.jobs import gate_of_jobs
 from policy_server.envoy_config.observer import SAMPLING_FILTERS, sampling_filters
 from policy_server.envoy_config.options import GatewayOptions, OnOutage
 from policy_server.envoy_config.request_facts import REQUEST_NAMESPACE
@@ -51,6 +53,7 @@ def wired(config: Config, options: GatewayOptions) -> Wired:
         ],
         governed=dict.fromkeys((GATE, *SAMPLING_FILTERS)),
         access_logs=access_logs(options, (ANSWER_NAMESPACE, "class")),
+        jobs=gate_of_jobs(),
     )
 
 
@@ -78,6 +81,7 @@ def gate(config: Config, options: GatewayOptions) -> ExternalProcessor:
             ),
             receiving_namespaces=MetadataOptionsMetadataNamespaces(untyped=[ANSWER_NAMESPACE]),
         ),
+        allow_mode_override=takes_jobs(config),  # to ask for the body of a job
         mutation_rules=HeaderMutationRules(allow_envoy=True),  # x-envoy-ratelimited on a 429
         stat_prefix="gate",
     )

@@ -8,12 +8,9 @@ off by default and a governed route turns them on.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-import betterproto2
 from envoy_data_plane.envoy.config.core.v3 import HeaderValueOption
 from envoy_data_plane.envoy.config.route.v3 import (
-    FilterConfig,
     HeaderMatcher,
     RetryPolicy,
     RetryPolicyRetryBackOff,
@@ -30,15 +27,19 @@ from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
 from envoy_data_plane.google.protobuf import Any
 
 from policy_server.config import Config
+from policy_server.config_jobs import takes_jobs
+from policy_server.envoy_config.jobs import JOBS, wants_job, who_asks
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.wire import (
     OBSERVE_HEADER,
     POLICY_HTTP_CLUSTER,
     UID_HEADER,
     UPSTREAM_CLUSTER,
+    enable,
     seconds,
     set_header,
 )
+from policy_server.envoy_config.wirings import GATE, Wired
 
 GOVERNED, PASSED, POLICY_API = "governed", "passed", "policy"
 ANSWER_HEADERS = {
@@ -58,21 +59,33 @@ def body_buffer_bytes(config: Config) -> int:
 def route_config(
     config: Config,
     options: GatewayOptions,
-    governed_filters: Mapping[str, betterproto2.Message | None],
+    chain: Wired,
 ) -> RouteConfiguration:
-    """The one virtual host; first match wins. `governed_filters`: what governed routes enable."""
-    upstream = _to_upstream(options)
-    enabled = {name: _enable(own) for name, own in governed_filters.items()}
+    """The one virtual host; first match wins. Governed routes enable the chain, and the gate in
+    its own way on those that prefer to become jobs."""
+    upstream = to_upstream(options)
+    enabled = {name: enable(own) for name, own in chain.governed.items()}
+    on_jobs = {**enabled, GATE: enable(chain.jobs)} if chain.jobs is not None else enabled
     governed = [
-        Route(name=GOVERNED, match=match, route=upstream, typed_per_filter_config=enabled)
+        Route(name=GOVERNED, match=match, route=upstream, typed_per_filter_config=dict(enabled))
         for match in _governed(config)
+    ]
+    jobs = [
+        Route(name=JOBS, match=match, route=upstream, typed_per_filter_config=dict(on_jobs))
+        for match in (_governed(config, wants_job()) if takes_jobs(config) else ())
     ]
     api = RouteAction(cluster=POLICY_HTTP_CLUSTER, timeout=seconds(0))
     host = VirtualHost(
         name="gateway",
         domains=["*"],
         routes=[
-            Route(name=POLICY_API, match=RouteMatch(prefix="/policy/"), route=api),
+            Route(
+                name=POLICY_API,
+                match=RouteMatch(prefix="/policy/"),
+                route=api,
+                request_headers_to_add=who_asks(config),
+            ),
+            *jobs,
             *governed,
             Route(name=PASSED, match=RouteMatch(prefix="/"), route=upstream),
         ],
@@ -93,11 +106,16 @@ def answer_headers() -> list[HeaderValueOption]:
     return [set_header(name, value) for name, value in ANSWER_HEADERS.items()]
 
 
-def _governed(config: Config) -> list[RouteMatch]:
+def _governed(config: Config, *also: HeaderMatcher) -> list[RouteMatch]:
+    """The governed requests; with `also`, those of them that are no tunnels and have this too."""
     methods = "|".join(re.escape(method) for method in config.govern.methods)
     by_method = HeaderMatcher(
         name=":method", string_match=StringMatcher(safe_regex=RegexMatcher(regex=methods))
     )
+    if also:
+        headers = [by_method, *also]
+        paths = config.govern.paths if methods else ()
+        return [RouteMatch(prefix=path, headers=headers) for path in paths]
     upgrade = HeaderMatcher(name="upgrade", present_match=True)
     matches = [
         RouteMatch(prefix=path, headers=[header])
@@ -109,7 +127,8 @@ def _governed(config: Config) -> list[RouteMatch]:
     return matches
 
 
-def _to_upstream(options: GatewayOptions) -> RouteAction:
+def to_upstream(options: GatewayOptions) -> RouteAction:
+    """To the model servers."""
     named = not all(upstream.is_ip for upstream in options.upstreams)
     return RouteAction(
         cluster=UPSTREAM_CLUSTER,
@@ -138,8 +157,3 @@ def _retry_unsent(hosts: int) -> RetryPolicy:
             )
         ]
     return policy
-
-
-def _enable(own: betterproto2.Message | None) -> Any:
-    """Turns a filter of the chain on, with what the route adds to its configuration."""
-    return Any.pack(FilterConfig(config=Any.pack(own) if own is not None else Any()))

@@ -15,6 +15,7 @@ from envoy_data_plane.envoy.config.core.v3 import (
     SocketAddress,
     TypedExtensionConfig,
 )
+from envoy_data_plane.envoy.config.route.v3 import FilterConfig
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import HttpFilter
 from envoy_data_plane.google.protobuf import Any
 from envoy_data_plane.xds.core.v3 import TypedExtensionConfig as XdsExtensionConfig
@@ -45,6 +46,11 @@ def xds_extension(name: str, config: betterproto2.Message) -> XdsExtensionConfig
 def http_filter(name: str, config: betterproto2.Message, disabled: bool = False) -> HttpFilter:
     """One entry of the HTTP filter chain; `disabled` until a route enables it."""
     return HttpFilter(name=name, typed_config=Any.pack(config), disabled=disabled)
+
+
+def enable(own: betterproto2.Message | None) -> Any:
+    """What a route says to turn a filter of the chain on: what it adds to its configuration."""
+    return Any.pack(FilterConfig(config=Any.pack(own) if own is not None else Any()))
 
 
 def address(host: str, port: int) -> Address:

@@ -22,11 +22,13 @@ ANSWER_MARGIN_S = 30.0
 @dataclass(frozen=True, slots=True)
 class Wired:
     """The filters in their order, all disabled; what a governed route enables, each with its own
-    configuration there (None = none); the logs."""
+    configuration there (None = none); the logs. `jobs`: the gate's own configuration on the route
+    of those who prefer to become jobs; None = that of every governed route does."""
 
     filters: list[HttpFilter]
     governed: Mapping[str, betterproto2.Message | None]
     access_logs: list[AccessLog]
+    jobs: betterproto2.Message | None = None
 
 
 def forwarded_metadata(config: Config, *own: str) -> list[str]:

@@ -103,9 +103,9 @@ class Metrics:
         class_name = "" if priority is None else priority.name
         self._families.requests.labels(pool, class_name, outcome.value).inc()
 
-    def count_overloaded(self, pool: str, priority: Priority) -> None:
-        """Count the constant refusal of a lagging server; admission never saw the request."""
-        self._pool(pool).overloaded(priority)
+    def count_shed(self, pool: str, priority: Priority, reason: ShedReason) -> None:
+        """Count a refusal of a request that admission never saw, or of a job."""
+        self._pool(pool).refused(priority, reason)
 
     def count_report(self, pool: str, outcome: ReportOutcome) -> None:
         """Count a load report, or a try to get one."""
@@ -213,9 +213,9 @@ class _PoolSeries:
         if event.request.returning:
             (self._capped if event.capped else self._broken).inc()
 
-    def overloaded(self, priority: Priority) -> None:
+    def refused(self, priority: Priority, reason: ShedReason) -> None:
         self._shed[priority].inc()
-        self._reasons[priority][ShedReason.OVERLOADED].inc()
+        self._reasons[priority][reason].inc()
 
     def lease_ended(self, event: LeaseEnded) -> None:
         if event.ttft_s is not None:

@@ -11,12 +11,14 @@ from aiohttp import web
 
 
 class EchoUpstream:
-    """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo; `/half` is
-    a stream that stops after its first chunk until `finish` is set."""
+    """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo, `/mirror`
+    with the body that came; `/half` is a stream that stops after its first chunk until `finish`
+    is set, `/flaky` fails twice (503, 429) before it answers."""
 
     def __init__(self) -> None:
         self.finish = asyncio.Event()
         self.requests: list[web.BaseRequest] = []
+        self.flaky: list[web.BaseRequest] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
@@ -27,6 +29,13 @@ class EchoUpstream:
         if request.path in ("/stream", "/half"):
             return await self._stream(request)
         body = await request.read()
+        if request.path == "/mirror":
+            return web.Response(body=body, content_type="application/octet-stream")
+        if request.path == "/flaky" and len(self.flaky) < 2:
+            self.flaky.append(request)
+            status = (503, 429)[len(self.flaky) - 1]
+            return web.Response(status=status, headers={"retry-after-ms": "10"})
+        self.flaky.clear()
         return web.json_response(
             {"headers": dict(request.headers), "path": request.path_qs, "bytes": len(body)},
             headers={"endpoint-load-metrics": "JSON {}", "server": "echo"},

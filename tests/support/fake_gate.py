@@ -124,5 +124,10 @@ class FakeGate:
     def load_report_for(self, uid: str, source: str, report: LoadReport) -> None:
         self.reports.append((uid, source, report))
 
-    def count(self, pool: str, priority: Priority, outcome: Outcome) -> None:
+    def leased(self, uid: str) -> Admitted | None:
+        return None
+
+    def count(
+        self, pool: str, priority: Priority, outcome: Outcome, reason: ShedReason | None = None
+    ) -> None:
         self.counted.append((pool, priority, outcome))

@@ -89,7 +89,7 @@ def http_filter(bootstrap: dict[str, Any], name: str) -> Any:
 
 def ports() -> dict[str, int]:
     """Free ports for everything that listens."""
-    names = ("gateway", "grpc", "http", "admin", "upstream")
+    names = ("gateway", "grpc", "http", "admin", "upstream", "jobs")
     return dict(zip(names, free_ports(len(names)), strict=True))
 
 

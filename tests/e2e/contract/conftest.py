@@ -118,7 +118,8 @@ async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
     where = ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     config = directory / "config.yaml"
-    config.write_text(json.dumps({"server": server, **CONFIG}))
+    jobs = {"via": f"http://127.0.0.1:{where['jobs']}", "max_body": 20_000_000}
+    config.write_text(json.dumps({"server": server, **CONFIG, "jobs": jobs}))
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=60)
     async with contextlib.AsyncExitStack() as cleanup:
@@ -127,7 +128,7 @@ async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
         echo = await cleanup.enter_async_context(running_upstream(where["upstream"]))
         live = Live(directory, where, config, client, wiring, echo)
         grpc_port = await cleanup.enter_async_context(_grpc_echo())
-        await live.start_policy()
+        await live.start_policy("--data-dir", str(directory))
         cleanup.push_async_callback(lambda: stop(live.policy))
         for name, options in {
             "near": {},
@@ -140,6 +141,9 @@ async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
             bootstrap = bootstrap_for(
                 {**where, **own}, config, wiring=wiring, node_id=name, **options
             )
+            if name != "near":  # one of them takes the jobs on their way
+                resources = bootstrap["static_resources"]
+                resources["listeners"] = [x for x in resources["listeners"] if x["name"] != "jobs"]
             if name == "hasty":
                 retry = http_filter(bootstrap, "policy.gate")["grpc_service"]["retry_policy"]
                 retry["num_retries"] = 1
@@ -185,6 +189,6 @@ async def live(stack: Live) -> AsyncIterator[Live]:
     print((stack.directory / "policy.log").read_text()[-4000:])
     stack.echo.finish.set()
     if stack.policy.returncode is not None:
-        await stack.start_policy()
+        await stack.start_policy("--data-dir", str(stack.directory))
     await stack.until(waiting=0, inflight=0)
     stack.echo.finish.clear()

@@ -1,0 +1,221 @@
+"""The HTTP API of jobs, under `/policy/jobs`.
+
+    GET    /policy/jobs               the caller's newest jobs (?limit=, at most 1000)
+    GET    /policy/jobs/{id}          where it stands
+    GET    /policy/jobs/{id}/response what the model server answered: status, headers, body
+    GET    /policy/jobs/{id}/events   server-sent events: its history, then what happens
+    DELETE /policy/jobs/{id}          cancel
+
+Who asks: through the gateway, Envoy says so (`x-policy-caller`, `x-policy-tenant`; it removes what
+comes under these names from outside), and a caller sees the jobs of its tenant only: another's are
+404. Directly on this port it is the operator, who sees all; with an admin token set, Envoy proves
+itself with a secret made of the token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from multidict import CIMultiDict
+
+from policy_server.adapters.answers import Dialect
+from policy_server.adapters.classify import key_hash, tenant_name
+from policy_server.adapters.ports import JobDesk
+from policy_server.adapters.rules import ClassifyRules
+from policy_server.config_jobs import CALLER_HEADER, TENANT_HEADER
+from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
+from policy_server.journal.port import JournalError
+
+ROOT = "/policy/jobs"
+MAX_LISTED = 1000
+DEFAULT_LISTED = 100
+POLL_AFTER_S = 2
+_NOT_OURS = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive"})
+_NO_BODY = frozenset({204, 304})
+REPLAYED = "policy.replayed"
+"""Marks an answer that is somebody else's: nothing is added to its headers."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobsApiDeps:
+    """`rules` are those in force; `mark` is what Envoy calls itself (`config_jobs.caller_mark`)."""
+
+    jobs: JobDesk
+    rules: Callable[[], ClassifyRules]
+    mark: Callable[[], str]
+
+
+class JobsApi:
+    """The routes. Which callers get here at all is decided in front of it."""
+
+    def __init__(self, deps: JobsApiDeps) -> None:
+        self._d = deps
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the application of the HTTP port."""
+        guarded = self._guarded
+        return [
+            web.get(ROOT, guarded(self.listed)),
+            web.get(ROOT + "/{id}", guarded(self.show)),
+            web.get(ROOT + "/{id}/response", guarded(self.response)),
+            web.get(ROOT + "/{id}/events", guarded(self.events)),
+            web.delete(ROOT + "/{id}", guarded(self.cancel)),
+        ]
+
+    def brought_by_gateway(self, request: web.Request) -> bool:
+        """Whether Envoy brings this request here, for a client."""
+        if request.path != ROOT and not request.path.startswith(ROOT + "/"):
+            return False
+        given = request.headers.get(CALLER_HEADER, "")
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._d.mark().encode())
+
+    def _tenants(self, request: web.Request) -> frozenset[str] | None:
+        """Whose jobs the caller may see: of each key that it shows; None = of all."""
+        if CALLER_HEADER not in request.headers:
+            return None
+        rules = self._d.rules()
+        names = {request.headers.get(TENANT_HEADER, "")}
+        if not rules.tenant.header and not rules.tenant.metadata:
+            headers = {name.lower(): value for name, value in request.headers.items()}
+            names = {key_hash(headers, dialect) for dialect in Dialect}
+        return frozenset(tenant_name(name, rules) for name in names)
+
+    def _guarded(self, handler: Handler) -> Handler:
+        """Turns a store that can't answer into a 503."""
+
+        async def guarded(request: web.Request) -> web.StreamResponse:
+            if CALLER_HEADER in request.headers and not self.brought_by_gateway(request):
+                return _problem(403, "Forbidden", "This Envoy is not known here.")
+            try:
+                return await handler(request)
+            except JournalError as error:
+                response = _problem(503, "Service Unavailable", f"The jobs can't be read: {error}")
+                response.headers["retry-after"] = str(POLL_AFTER_S)
+                return response
+
+        return guarded
+
+    async def _job(self, request: web.Request) -> Job:
+        job = await self._d.jobs.find(request.match_info["id"])
+        tenants = self._tenants(request)
+        if job is None or (tenants is not None and job.tenant not in tenants):
+            raise _http_problem(404, "Not Found", "There is no such job, or it is forgotten.")
+        return job
+
+    async def listed(self, request: web.Request) -> web.StreamResponse:
+        """The newest jobs."""
+        tenants = self._tenants(request)
+        if tenants is not None and not tenants - {""}:
+            return _problem(403, "Forbidden", "Without a tenant there is nothing to list.")
+        asked = request.query.get("limit", str(DEFAULT_LISTED))
+        if not asked.isascii() or not asked.isdigit():
+            return _problem(400, "Bad Request", "limit is no number.")
+        limit = max(1, min(int(asked[:6]), MAX_LISTED))
+        whose = [None] if tenants is None else [*sorted(tenants - {""})]
+        jobs = [job for one in whose for job in await self._d.jobs.listed(one, limit)]
+        jobs.sort(key=lambda job: job.created_at, reverse=True)
+        return _json({"jobs": [job_document(job) for job in jobs[:limit]]})
+
+    async def show(self, request: web.Request) -> web.StreamResponse:
+        """The record."""
+        job = await self._job(request)
+        headers = {} if job.state.ended else {"retry-after": str(POLL_AFTER_S)}
+        return _json(job_document(job), headers=headers)
+
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
+        """End it; 409 when it has ended already."""
+        job = await self._job(request)
+        ended = await self._d.jobs.cancel(job.id)
+        if ended is None:
+            return _problem(409, "Conflict", "The job has ended already.")
+        return _json(job_document(ended))
+
+    async def response(self, request: web.Request) -> web.StreamResponse:
+        """The answer, byte for byte."""
+        job = await self._job(request)
+        answer = await self._d.jobs.answer(job.id)
+        if answer is not None:
+            return replayed(answer)
+        if not job.state.ended:
+            response = _problem(409, "Conflict", f"The job is {job.state.value}: no answer yet.")
+            response.headers["retry-after"] = str(POLL_AFTER_S)
+            return response
+        if job.state is JobState.FAILED:
+            return _problem(502, "Bad Gateway", job.detail or "No model server answered.")
+        return _problem(410, "Gone", f"The job is {job.state.value}: there is no answer.")
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Server-sent events, up to the end of the job."""
+        job = await self._job(request)
+        last = request.headers.get("last-event-id", "")
+        after = int(last) if last.isascii() and last.isdigit() and len(last) < 10 else 0
+        response = web.StreamResponse(
+            headers={"content-type": "text/event-stream", "cache-control": "no-store"}
+        )
+        await response.prepare(request)
+        async for event in self._d.jobs.events(job.id, after):
+            await response.write(b": waiting\n\n" if event is None else event_bytes(event))
+        await response.write_eof()
+        return response
+
+
+def job_document(job: Job) -> dict[str, object]:
+    """The record as its owner sees it."""
+    where = f"{ROOT}/{job.id}"
+    return {
+        "id": job.id,
+        "status": job.state.value,
+        "created_at": job.created_at,
+        "changed_at": job.changed_at,
+        "expires_at": job.expires_at,
+        "class": job.priority.name,
+        "tenant": job.tenant,
+        "method": job.method,
+        "path": job.path,
+        "attempts": job.attempt,
+        "next_attempt_at": job.not_before or None,
+        "response_status": job.status,
+        "detail": job.detail,
+        "links": {"self": where, "response": f"{where}/response", "events": f"{where}/events"},
+    }
+
+
+def event_bytes(event: JobEvent) -> bytes:
+    """One event on the wire."""
+    data = {"status": event.state.value, "at": event.at, "detail": event.detail}
+    text = f"id: {event.number}\nevent: {event.state.value}\ndata: {json.dumps(data)}\n\n"
+    return text.encode()
+
+
+def replayed(answer: Answer) -> web.Response:
+    """The stored answer, as if the model server gave it now."""
+    headers: CIMultiDict[str] = CIMultiDict()
+    for name, value in answer.headers:
+        if name not in _NOT_OURS:
+            headers.add(name, value)
+    body = None if answer.status in _NO_BODY else answer.body
+    response = web.Response(status=answer.status, body=body, headers=headers)
+    response[REPLAYED] = True
+    return response
+
+
+def _json(document: Mapping[str, object], headers: Mapping[str, str] | None = None) -> web.Response:
+    text = json.dumps(document, indent=1) + "\n"
+    return web.Response(text=text, content_type="application/json", headers=headers)
+
+
+def _problem(status: int, title: str, detail: str) -> web.Response:
+    text = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail})
+    return web.Response(status=status, text=text + "\n", content_type="application/problem+json")
+
+
+def _http_problem(status: int, title: str, detail: str) -> web.HTTPException:
+    text = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail})
+    error = web.HTTPNotFound(text=text + "\n", content_type="application/problem+json")
+    assert error.status == status
+    return error

@@ -1,0 +1,81 @@
+"""Builds what jobs need, when the configuration has a way to send them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from policy_server.adapters.job_intake import JobIntake
+from policy_server.adapters.jobs_api import JobsApi, JobsApiDeps
+from policy_server.adapters.rules import rules_of
+from policy_server.config import Config, ConfigError
+from policy_server.config_jobs import caller_mark, takes_jobs
+from policy_server.driver import Driver
+from policy_server.jobs.addresses import AllowList
+from policy_server.jobs.service import JobRules, Jobs, Webhooks
+from policy_server.jobs.vault import Vault, VaultError, load_key
+from policy_server.jobs.webhooks import Hooks, WebhookSender
+from policy_server.journal.jobs import JobState, JobStore
+
+
+class JobParts:
+    """Jobs, their webhooks and their API, wired. `config` may be replaced with `use`."""
+
+    def __init__(self, config: Config, driver: Driver, store: JobStore, vault: Vault) -> None:
+        self._config = config
+        self.webhooks = WebhookSender(store, _hooks(config))
+        self.jobs = Jobs(
+            driver,
+            store,
+            vault,
+            str(config.jobs.via),
+            _rules(config),
+            Webhooks(self.webhooks.allowed, self.webhooks.wake),
+        )
+        self.intake = JobIntake(self.jobs, driver)
+        self.api = JobsApi(
+            JobsApiDeps(
+                self.jobs, lambda: rules_of(self._config), lambda: caller_mark(self._config)
+            )
+        )
+
+    def use(self, config: Config) -> None:
+        """Another configuration: lifetimes and webhooks."""
+        self._config = config
+        self.jobs.rules = _rules(config)
+        self.webhooks.use(_hooks(config))
+
+    def counts(self) -> Mapping[JobState, int]:
+        """Jobs by state."""
+        return self.jobs.counts()
+
+    def work(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the server, to be run as tasks."""
+        return [self.jobs.beat(), self.jobs.sweep(), self.webhooks.run()]
+
+
+def build_jobs(
+    config: Config, driver: Driver, store: JobStore, data_dir: Path | None
+) -> JobParts | None:
+    """The parts, None when there are no jobs. Raises ConfigError when the key is of no use."""
+    if not takes_jobs(config):
+        return None
+    try:
+        key = load_key(data_dir or Path("data"), os.environ)
+    except VaultError as error:
+        raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
+    return JobParts(config, driver, store, Vault(key))
+
+
+def _rules(config: Config) -> JobRules:
+    jobs = config.jobs
+    return JobRules(int(jobs.max_body), jobs.queue_ttl_s, jobs.result_ttl_s)
+
+
+def _hooks(config: Config) -> Hooks:
+    hooks = config.jobs.webhooks
+    return Hooks(AllowList.parse(hooks.allow), hooks.secrets)

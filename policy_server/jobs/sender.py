@@ -1,0 +1,116 @@
+"""Sends one job through Envoy and takes its answer, whole and as it comes.
+
+Nothing is added, decoded or followed: method, path, headers and body go as the client sent them,
+the answer is kept as the model server gave it. Envoy marks what it answers by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from policy_server.journal.jobs import Answer, Headers
+
+LOCAL_HEADER = "x-policy-local"
+"""On answers that Envoy gives by itself: no model server has been asked, or it broke off."""
+REASON_HEADER = "x-policy-reason"
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+CONNECT_S = 5.0
+CHUNK = 64 * 1024
+HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding"),
+        *("upgrade", "expect", "proxy-authenticate"),
+    }
+)
+_AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
+
+
+class TooLargeError(Exception):
+    """The answer is larger than one that is kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """What is sent. `path` is the request target, query included, as it came."""
+
+    method: str
+    path: str
+    authority: str
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An answer and its times, seconds from the sending. `local`: Envoy's own."""
+
+    answer: Answer
+    local: bool
+    first_byte_s: float
+    last_byte_s: float
+
+
+class Sender:
+    """A client of one Envoy listener. Use it on one event loop."""
+
+    def __init__(self, via: str) -> None:
+        self._via = via.rstrip("/")
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, parcel: Parcel) -> Delivery:
+        """Send and read to the end.
+
+        Raises aiohttp.ClientError or OSError when no whole answer came, `TooLargeError` when it
+        was too large to keep.
+        """
+        session = self._open()
+        headers = CIMultiDict([("host", parcel.authority), *parcel.headers])
+        began = time.monotonic()
+        async with session.request(
+            parcel.method,
+            URL(self._via + parcel.path, encoded=True),
+            data=parcel.body,
+            headers=headers,
+            allow_redirects=False,
+        ) as response:
+            first = time.monotonic() - began
+            body = bytearray()
+            async for chunk in response.content.iter_chunked(CHUNK):
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise TooLargeError
+            kept = _kept(response.raw_headers)
+            answer = Answer(response.status, kept, bytes(body))
+            local = LOCAL_HEADER in response.headers or REASON_HEADER in response.headers
+            return Delivery(answer, local, first, time.monotonic() - began)
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+                skip_auto_headers=_AUTOMATIC,
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+                max_line_size=64 * 1024,
+                max_field_size=64 * 1024,
+                read_bufsize=256 * 1024,
+            )
+        return self._session
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)
+
+
+def _kept(raw: tuple[tuple[bytes, bytes], ...]) -> Headers:
+    pairs = ((n.decode("latin-1").lower(), v.decode("utf-8", "replace")) for n, v in raw)
+    return tuple((n, v) for n, v in pairs if n not in HOP_BY_HOP and not n.startswith("x-policy-"))

@@ -1,0 +1,254 @@
+"""Jobs, as the gate, the HTTP API and the operator see them.
+
+accept   check, seal the secrets, write down, and only then say yes; into the dispatcher's line
+ask      records, history, answers: of the tenant who asks, or of all
+cancel   the end is written down first, then the job is taken from wherever it stands
+sweep    what is overdue expires, what is old is forgotten
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+
+from policy_server.driver import Driver
+from policy_server.jobs.dispatcher import Dispatcher, Tools
+from policy_server.jobs.passport import Passports
+from policy_server.jobs.sender import Sender
+from policy_server.jobs.token import runs_out_at
+from policy_server.jobs.vault import Vault, split_secrets
+from policy_server.jobs.watch import Watchers
+from policy_server.journal.jobs import (
+    Accepted,
+    Answer,
+    Ending,
+    Job,
+    JobEvent,
+    JobRefusal,
+    JobRequest,
+    JobState,
+    JobStore,
+    KeyClashError,
+    NewJob,
+    Note,
+    Submission,
+)
+from policy_server.journal.port import JournalError, JournalUnavailableError
+
+ID_BYTES = 16
+SWEEP_S = 1.0
+SWEEP_BATCH = 1_000
+PURGE_EVERY = 5  # sweeps
+PURGE_BATCH = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class JobRules:
+    """What the configuration says of jobs. Seconds and bytes."""
+
+    max_body: int = 16 * 1024 * 1024
+    queue_ttl_s: float = 86_400.0
+    result_ttl_s: float = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """What the service needs of webhooks. `allowed(url, tenant)`: whether it may be called."""
+
+    allowed: Callable[[str, str], bool] = lambda _url, _tenant: False
+    wake: Callable[[], None] = lambda: None
+
+
+class Jobs:
+    """All jobs of one policy server. Use it on the driver's event loop."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        store: JobStore,
+        vault: Vault,
+        via: str,
+        rules: JobRules | None = None,
+        webhooks: Webhooks | None = None,
+    ) -> None:
+        self.rules = rules or JobRules()
+        self._store = store
+        self._vault = vault
+        self._webhooks = webhooks or Webhooks()
+        self._passports = Passports()
+        self._watchers = Watchers()
+        self._dispatcher = Dispatcher(
+            Tools(driver, store, Sender(via), vault, self._passports, self._noted, self.end)
+        )
+
+    @property
+    def max_body(self) -> int:
+        """The largest body of a job, bytes."""
+        return self.rules.max_body
+
+    # -- the gate's side ------------------------------------------------------------------------
+
+    async def accept(self, submission: Submission) -> Accepted | JobRefusal:
+        """Write the job down and get it in line; the answer may then be 202."""
+        now = time.time()
+        expires_at = min(now + self.rules.queue_ttl_s, runs_out_at(submission.headers))
+        if expires_at <= now:
+            return JobRefusal.TOKEN_EXPIRED
+        tenant = submission.request.tenant
+        if submission.webhook and not self._webhooks.allowed(submission.webhook, tenant):
+            return JobRefusal.WEBHOOK
+        try:
+            accepted = await self._store.accept(self._new(submission, now, expires_at))
+        except KeyClashError:
+            return JobRefusal.KEY_CLASH
+        except JournalError:
+            return JobRefusal.UNAVAILABLE
+        if not accepted.existing:
+            self._dispatcher.enqueue(accepted.job)
+        return accepted
+
+    def _new(self, submission: Submission, now: float, expires_at: float) -> NewJob:
+        request = submission.request
+        job = Job(
+            id=secrets.token_hex(ID_BYTES),
+            tenant=request.tenant,
+            pool=request.pool,
+            priority=request.priority,
+            method=submission.method,
+            path=submission.path,
+            created_at=now,
+            expires_at=expires_at,
+            changed_at=now,
+            seats=request.seats,
+            prompt_tokens=request.prompt_tokens,
+            max_tokens=request.max_tokens,
+            model=request.model,
+            streamed=request.streamed,
+            body_bytes=len(submission.body),
+            webhook=submission.webhook,
+        )
+        plain, secret = split_secrets(submission.headers)
+        sealed = self._vault.seal(job.id, secret)
+        content = JobRequest(submission.authority, plain, sealed, submission.body)
+        return NewJob(job, content, request.uid, submission.key, _digest(submission))
+
+    def holder(self, passport: str, method: str, path: str) -> str | None:
+        """The uid of the job whose passport this is, None when it is none of ours."""
+        return self._passports.holder(passport, method, path, time.time())
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    async def find(self, job_id: str) -> Job | None:
+        """The record."""
+        return await self._store.get(job_id)
+
+    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+        """The newest jobs."""
+        return await self._store.listed(tenant, limit)
+
+    async def answer(self, job_id: str) -> Answer | None:
+        """What the model server answered."""
+        return await self._store.answer(job_id)
+
+    def counts(self) -> Mapping[JobState, int]:
+        """Jobs that are kept, by state."""
+        return self._store.counts()
+
+    async def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
+        """The history from number `after` + 1 on, and what happens next, up to the job's end.
+
+        None comes now and then while nothing happens.
+        """
+        with self._watchers.watching(job_id) as bell:
+            while True:
+                bell.clear()
+                for event in await self._store.history(job_id):
+                    if event.number > after:
+                        after = event.number
+                        yield event
+                        if event.state.ended:
+                            return
+                job = await self._store.get(job_id)
+                if job is None or job.state.ended:
+                    return
+                if not await bell.rings():
+                    yield None
+
+    # -- moving on ------------------------------------------------------------------------------
+
+    async def cancel(self, job_id: str) -> Job | None:
+        """End the job; None when it has ended already."""
+        job = await self._store.get(job_id)
+        ended = await self.end(Ending(job_id, JobState.CANCELLED, time.time(), "on request"))
+        if job is not None and ended is not None:
+            self._dispatcher.withdraw(ended)
+        return ended
+
+    async def end(self, ending: Ending) -> Job | None:
+        """Write an end down and tell it; None when the job had ended before."""
+        job = await self._store.finish(ending)
+        if job is not None:
+            self._watchers.ring(job.id)
+            if job.webhook:
+                self._webhooks.wake()
+        return job
+
+    def _noted(self, note: Note) -> None:
+        self._watchers.ring(note.id)
+
+    # -- life -----------------------------------------------------------------------------------
+
+    async def restore(self) -> int:
+        """Take up what an earlier process left; how many jobs."""
+        count = 0
+        async for batch in self._store.unfinished():
+            self._dispatcher.restore(list(batch))
+            count += len(batch)
+            await asyncio.sleep(0)
+        return count
+
+    async def beat(self) -> None:
+        """Keep the leases of what is on its way. Run as a task."""
+        await self._dispatcher.beat()
+
+    async def sweep(self) -> None:
+        """Expire and forget, once a second. Run as a task."""
+        turn = 0
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            turn += 1
+            try:
+                await self.sweep_once(time.time(), purge=turn % PURGE_EVERY == 0)
+            except JournalUnavailableError:
+                continue  # the store says it itself; the next turn comes
+
+    async def sweep_once(self, now: float, *, purge: bool) -> None:
+        """One turn."""
+        for job_id in await self._store.overdue(now, SWEEP_BATCH):
+            detail = "its time in the queue was up"
+            job = await self._store.get(job_id)
+            if job is None or job.state is not JobState.QUEUED:
+                continue  # on its way: its end decides
+            ended = await self.end(Ending(job_id, JobState.EXPIRED, now, detail))
+            if ended is not None:
+                self._dispatcher.withdraw(ended)
+        if purge:
+            await self._store.purge(now - self.rules.result_ttl_s, PURGE_BATCH)
+
+    async def stop(self) -> None:
+        """Break off what is on its way; it runs again in the next process."""
+        await self._dispatcher.stop()
+
+
+def _digest(submission: Submission) -> bytes:
+    """Stands for what a job asks for."""
+    digest = hashlib.sha256()
+    types = [value for name, value in submission.headers if name == "content-type"]
+    for part in (submission.method, submission.path, *types):
+        digest.update(part.encode("utf-8", "replace") + b"\0")
+    digest.update(submission.body)
+    return digest.digest()

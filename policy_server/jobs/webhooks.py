@@ -1,0 +1,168 @@
+"""Webhooks: the end of a job, told to the URL that came with it (Standard Webhooks).
+
+    webhook-id          the job's id, the same at every try
+    webhook-timestamp   when it was sent
+    webhook-signature   of the tenant's secret (`jobs.webhooks.secrets`)
+
+What is due stands in the store, so tries survive a restart. 2xx = told; 410 = never again; anything
+else is tried again after `PAUSES_S`. Redirects are not followed: they would lead past the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import aiohttp
+from standardwebhooks.webhooks import Webhook
+
+from policy_server.jobs.addresses import AllowList, PinnedResolver
+from policy_server.journal.jobs import DueWebhook, Job, JobStore
+from policy_server.journal.port import JournalError
+
+PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0, 18_000.0)
+"""Between the tries; about eight hours in all."""
+TIMEOUT_S = 15.0
+AT_ONCE = 8
+LOOK_S = 1.0
+ANY_TENANT = "*"
+GONE = 410
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the configuration says. `secrets` by tenant; "*" is for those without one."""
+
+    allow: AllowList
+    secrets: Mapping[str, str]
+
+    def secret_of(self, tenant: str) -> str | None:
+        """What this tenant's webhooks are signed with."""
+        return self.secrets.get(tenant) or self.secrets.get(ANY_TENANT)
+
+    def allowed(self, url: str, tenant: str) -> bool:
+        """Whether a job of this tenant may have this webhook."""
+        return self.secret_of(tenant) is not None and self.allow.takes_url(url)
+
+
+class WebhookSender:
+    """Tells what is due. `said(host, outcome)` hears of each try."""
+
+    def __init__(
+        self, store: JobStore, hooks: Hooks, said: Callable[[str, str], None] = lambda *_: None
+    ) -> None:
+        self._store = store
+        self._said = said
+        self._session: aiohttp.ClientSession | None = None
+        self._bell = asyncio.Event()
+        self.use(hooks)
+
+    def use(self, hooks: Hooks) -> None:
+        """Another configuration."""
+        self.hooks = hooks
+
+    def allowed(self, url: str, tenant: str) -> bool:
+        """Whether a job of this tenant may have this webhook."""
+        return self.hooks.allowed(url, tenant)
+
+    def wake(self) -> None:
+        """Something is due."""
+        self._bell.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        try:
+            while True:
+                if not await self._round():
+                    await self._rest()
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(LOOK_S):
+                await self._bell.wait()
+        except TimeoutError:
+            pass
+        self._bell.clear()
+
+    async def _round(self) -> bool:
+        """Tell a few; whether there were any."""
+        try:
+            due = await self._store.due_webhooks(time.time(), AT_ONCE)
+            await asyncio.gather(*(self._tell(one) for one in due))
+        except JournalError:
+            return False
+        return bool(due)
+
+    async def _tell(self, due: DueWebhook) -> None:
+        job, tries = due.job, due.tries + 1
+        outcome = await self._post(job)
+        pause = PAUSES_S[tries - 1] if outcome == "failed" and tries <= len(PAUSES_S) else None
+        await self._store.webhook_tried(
+            job.id, tries, None if pause is None else time.time() + pause
+        )
+        self._said(job.id, outcome)
+
+    async def _post(self, job: Job) -> str:
+        """One try: told, failed, or refused (never again)."""
+        secret = self.hooks.secret_of(job.tenant)
+        if secret is None or not self.hooks.allow.takes_url(job.webhook):
+            return "refused"
+        body = json.dumps(document(job))
+        now = datetime.now(UTC)
+        try:
+            signature = Webhook(secret).sign(job.id, now, body)
+            async with self._open().post(
+                job.webhook,
+                data=body.encode(),
+                allow_redirects=False,
+                headers={
+                    "content-type": "application/json",
+                    "webhook-id": job.id,
+                    "webhook-timestamp": str(int(now.timestamp())),
+                    "webhook-signature": signature,
+                },
+            ) as answer:
+                if answer.status == GONE:
+                    return "refused"
+                return "told" if 200 <= answer.status < 300 else "failed"
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
+            return "failed"
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    resolver=PinnedResolver(lambda: self.hooks.allow),
+                    use_dns_cache=False,
+                    force_close=True,
+                ),
+                timeout=aiohttp.ClientTimeout(total=TIMEOUT_S),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trust_env=False,
+            )
+        return self._session
+
+
+def document(job: Job) -> dict[str, object]:
+    """What is told: enough to know the job by, nothing of its content."""
+    where = f"/policy/jobs/{job.id}"
+    return {
+        "type": f"job.{job.state.value}",
+        "timestamp": datetime.fromtimestamp(job.changed_at, UTC).isoformat(),
+        "data": {
+            "id": job.id,
+            "status": job.state.value,
+            "response_status": job.status,
+            "detail": job.detail,
+            "created_at": job.created_at,
+            "changed_at": job.changed_at,
+            "response": f"{where}/response",
+        },
+    }

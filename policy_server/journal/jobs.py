@@ -1,0 +1,249 @@
+"""The port of accepted jobs: what is kept of each, and what a store of them must do.
+
+A job is accepted once, runs at least once, and ends once:
+
+    queued ⇄ dispatched → done | failed | cancelled | expired
+
+Rules for every implementation (tests/unit/journal holds each of them to these):
+- `accept` and `finish` return once their record is durable; a store that can't write raises
+  `JournalUnavailableError` from them and has then kept nothing of it.
+- `note` is not waited for; it survives a crash of the process from some milliseconds later. It
+  changes nothing about a job that has ended: the first end stands.
+- A (tenant, key) and a uid name one job for as long as it is kept.
+- Bodies stay in the store; a record is small. What was sealed is gone once the job has ended, and
+  so is the request's body.
+- `unfinished` gives the jobs in the order in which they were accepted.
+Times are Unix seconds: they outlive the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from policy_server.core.request import Priority, Request
+
+Headers = tuple[tuple[str, str], ...]
+"""Name (lower case) and value, in the order in which they came; names may repeat."""
+
+
+class JobState(Enum):
+    """Where a job stands (metric label)."""
+
+    QUEUED = "queued"
+    DISPATCHED = "dispatched"
+    DONE = "done"  # an upstream answer below 500
+    FAILED = "failed"  # 5xx or no answer, for as often as it is tried
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self not in _OPEN
+
+
+_OPEN = frozenset({JobState.QUEUED, JobState.DISPATCHED})
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The record of a job, without its bodies.
+
+    `attempt` counts the dispatches, `failures` those of them that the model server answered with
+    an error; `not_before` is when the next one may be. `expires_at`: it is not dispatched later.
+    """
+
+    id: str
+    tenant: str
+    pool: str
+    priority: Priority
+    method: str
+    path: str
+    created_at: float
+    expires_at: float
+    state: JobState = JobState.QUEUED
+    changed_at: float = 0.0
+    attempt: int = 0
+    failures: int = 0
+    not_before: float = 0.0
+    status: int | None = None
+    detail: str = ""
+    seats: int = 1
+    prompt_tokens: int = 0
+    max_tokens: int = 0
+    model: str = ""
+    streamed: bool = False
+    body_bytes: int = 0
+    webhook: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What is sent to the model server. `sealed` holds the headers that are secrets."""
+
+    authority: str
+    headers: Headers
+    sealed: bytes
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job to accept. `uid` is that of the request that brought it, `key` its idempotency key
+    ("" = none), `digest` stands for what it asks for: the same key with another one is a clash."""
+
+    job: Job
+    request: JobRequest
+    uid: str
+    key: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """`existing`: the job was there already, under the same key or brought by the same request."""
+
+    job: Job
+    existing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request whose client wants it to be a job, as the gate took it. `request` is what the core
+    would know of it; `headers` are all that came, but for those that say how to bring it."""
+
+    request: Request
+    method: str
+    path: str
+    authority: str
+    headers: Headers
+    body: bytes
+    key: str = ""
+    webhook: str = ""
+
+
+class JobRefusal(Enum):
+    """Why a job is not accepted."""
+
+    KEY_CLASH = "key_clash"  # the idempotency key has brought another request before
+    WEBHOOK = "webhook"  # its webhook may not be called
+    TOKEN_EXPIRED = "token_expired"  # noqa: S105 - the bearer token it carries is of no use any more
+    UNAVAILABLE = "journal_unavailable"  # nothing can be written down now
+
+
+class KeyClashError(Exception):
+    """The idempotency key belongs to a job that asks for something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the model server answered, as it came."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A job moves between `queued` and `dispatched`."""
+
+    id: str
+    state: JobState
+    at: float
+    attempt: int
+    failures: int = 0
+    not_before: float = 0.0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job ends. `answer`: the last one that came, if any."""
+
+    id: str
+    state: JobState
+    at: float
+    detail: str = ""
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One line of a job's history; `number` counts from 1."""
+
+    number: int
+    state: JobState
+    at: float
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DueWebhook:
+    """A job whose end is to be told; `tries` were made before."""
+
+    job: Job
+    tries: int
+
+
+class JobStore(Protocol):
+    """Keeps jobs. One process owns it at a time; all methods are called on one event loop."""
+
+    async def accept(self, new: NewJob) -> Accepted:
+        """Keep a job, or find the one that has its key or its uid. Raises `KeyClashError`."""
+        ...
+
+    def note(self, note: Note) -> None:
+        """Write a move down; nobody waits for it."""
+        ...
+
+    async def finish(self, ending: Ending) -> Job | None:
+        """End a job; None when it is unknown or has ended already."""
+        ...
+
+    async def get(self, job_id: str) -> Job | None:
+        """The record of a job."""
+        ...
+
+    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+        """The newest jobs of a tenant (None = of all), newest first."""
+        ...
+
+    async def request(self, job_id: str) -> JobRequest | None:
+        """What is to be sent; None when the job is unknown or has ended."""
+        ...
+
+    async def answer(self, job_id: str) -> Answer | None:
+        """What came back; None when nothing did, or not yet."""
+        ...
+
+    async def history(self, job_id: str) -> list[JobEvent]:
+        """What happened so far, in order."""
+        ...
+
+    def unfinished(self) -> AsyncIterator[Sequence[Job]]:
+        """All jobs that have not ended, in order, in batches."""
+        ...
+
+    async def overdue(self, now: float, limit: int) -> list[str]:
+        """Jobs that have not ended although their time is up."""
+        ...
+
+    async def purge(self, ended_before: float, limit: int) -> int:
+        """Forget up to `limit` jobs that ended before; how many there were."""
+        ...
+
+    async def due_webhooks(self, now: float, limit: int) -> list[DueWebhook]:
+        """Ends to tell now, the oldest first."""
+        ...
+
+    async def webhook_tried(self, job_id: str, tries: int, next_at: float | None) -> None:
+        """Durable: a try was made; when the next one is due, None = never again."""
+        ...
+
+    def counts(self) -> Mapping[JobState, int]:
+        """How many jobs are kept in each state; cheap."""
+        ...

@@ -1,0 +1,204 @@
+"""Jobs: accepted with 202, run through Envoy, answered byte for byte; the same in every wiring."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from tests.e2e.contract.conftest import CHAT, P0, Answer, Live
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+ASYNC = {"prefer": "respond-async"}
+ACME = {"x-tenant-id": "acme"}
+ENDED = {"done", "failed", "cancelled", "expired"}
+
+
+async def api(live: Live, path: str, method: str = "GET", **headers: str) -> Answer:
+    """The HTTP API as a client of the tenant acme reaches it, through Envoy."""
+    url = live.url_of(path)
+    async with live.client.request(method, url, headers={**ACME, **headers}) as answer:
+        return Answer(answer.status, answer.headers, await answer.read())
+
+
+async def submit(live: Live, path: str = CHAT, **more: Any) -> str:
+    """A job of acme; its place."""
+    headers = {**ASYNC, **ACME, **more.pop("headers", {})}
+    answer = await live.post(path, headers=headers, **more)
+    assert answer.status == 202, answer.body
+    assert answer.headers["preference-applied"] == "respond-async"
+    assert answer.headers["location"] == answer.document["location"]
+    return str(answer.headers["location"])
+
+
+async def ended(live: Live, where: str) -> dict[str, Any]:
+    """The job's record, once it has ended."""
+    async with asyncio.timeout(30):
+        while True:
+            answer = await api(live, where)
+            assert answer.status == 200, answer.body
+            if answer.document["status"] in ENDED:
+                return dict(answer.document)
+            await asyncio.sleep(0.02)
+
+
+async def test_a_job_runs_and_its_answer_is_kept_as_it_came(live: Live) -> None:
+    body = {"model": "m", "text": "ä" * 100}
+    where = await submit(live, json=body, headers={"authorization": "Bearer secret", "x-own": "1"})
+    job = await ended(live, where)
+    assert (job["status"], job["response_status"], job["attempts"]) == ("done", 200, 1)
+    answer = await api(live, f"{where}/response")
+    assert answer.status == 200
+    assert answer.headers["content-type"].startswith("application/json")
+    assert answer.headers["server"] == "echo"
+    seen = {name.lower(): value for name, value in answer.document["headers"].items()}
+    assert answer.document["bytes"] == len(json.dumps(body).encode())
+    assert (seen["authorization"], seen["x-own"], seen["x-tenant-id"]) == (
+        "Bearer secret",
+        "1",
+        "acme",
+    )
+    assert not [name for name in seen if name.startswith(("x-policy", "prefer"))]
+    await live.until(waiting=0, inflight=0)
+
+
+async def test_a_job_waits_behind_those_on_the_line(live: Live) -> None:
+    first = await live.busy()
+    where = await submit(live, headers={"x-request-priority": "0"})
+    held = live.start_post(headers={"x-who": "held"})
+    await live.until(waiting=1, inflight=1)
+    assert (await api(live, where)).document["status"] == "queued"
+    assert (await api(live, f"{where}/response")).status == 409
+    before = len(live.echo.requests)
+    live.echo.finish.set()
+    assert {(await first).status, (await held).status} == {200}
+    assert (await ended(live, where))["status"] == "done"
+    assert [r.headers.get("x-who") for r in live.echo.requests[before:]] == ["held", None]
+
+
+async def test_wait_first_then_become_a_job(live: Live) -> None:
+    direct = await live.post(headers={"prefer": "respond-async, wait=5"}, json={})
+    assert direct.status == 200
+    first = await live.busy()
+    answer = await live.post(headers={"prefer": "wait=1, respond-async", **ACME}, data=b"later")
+    assert answer.status == 202
+    live.echo.finish.set()
+    assert (await first).status == 200
+    await ended(live, answer.headers["location"])
+    stored = await api(live, answer.headers["location"] + "/response")
+    assert stored.document["bytes"] == 5
+
+
+@pytest.mark.parametrize("size", [0, 1, 70_000, 12_000_000])
+async def test_bodies_of_any_size_arrive_whole(live: Live, size: int) -> None:
+    body = bytes(range(256)) * (size // 256) + bytes(size % 256)
+    where = await submit(live, "/mirror", data=body)
+    assert (await ended(live, where))["status"] == "done"
+    answer = await api(live, f"{where}/response")
+    assert answer.body == body
+
+
+async def test_what_can_not_be_a_job_is_told_so(live: Live) -> None:
+    async def chunks() -> Any:
+        yield b"no length"
+
+    answer = await live.post(headers=ASYNC, data=chunks())
+    assert answer.status == 411
+    answer = await live.post(headers=ASYNC, data=bytes(20_000_001))
+    assert answer.status == 413
+    answer = await live.post(headers={**ASYNC, "x-webhook-url": "http://169.254.169.254/"})
+    assert answer.status == 400
+    await live.until(waiting=0, inflight=0)
+
+
+async def test_a_key_names_one_job(live: Live) -> None:
+    key = {"idempotency-key": f"k-{live.wiring}"}
+    first, again = [await submit(live, data=b"same", headers=key) for _ in range(2)]
+    assert first == again
+    answer = await live.post(headers={**ASYNC, **ACME, **key}, data=b"other")
+    assert answer.status == 422
+    answer = await live.post(headers={**ASYNC, "x-tenant-id": "b", **key}, data=b"other")
+    assert answer.status == 202
+
+
+async def test_a_job_is_its_tenants_own(live: Live) -> None:
+    where = await submit(live)
+    other = await api(live, where, **{"x-tenant-id": "evil", "x-policy-tenant": "acme"})
+    assert other.status == 404
+    assert (await api(live, f"{where}/response", **{"x-tenant-id": "evil"})).status == 404
+    assert (await api(live, where, "DELETE", **{"x-tenant-id": "evil"})).status == 404
+    mine = (await api(live, "/policy/jobs")).document["jobs"]
+    assert where in [job["links"]["self"] for job in mine]
+    theirs = (await api(live, "/policy/jobs", **{"x-tenant-id": "evil"})).document["jobs"]
+    assert where not in [job["links"]["self"] for job in theirs]
+    async with live.client.get(f"http://127.0.0.1:{live.where['http']}{where}") as answer:
+        assert answer.status == 200  # the operator
+    await ended(live, where)
+
+
+async def test_a_waiting_job_is_cancelled(live: Live) -> None:
+    first = await live.busy()
+    where = await submit(live)
+    assert (await api(live, where, "DELETE")).document["status"] == "cancelled"
+    assert (await api(live, where, "DELETE")).status == 409
+    assert (await api(live, f"{where}/response")).status == 410
+    before = len(live.echo.requests)
+    live.echo.finish.set()
+    assert (await first).status == 200
+    await live.until(waiting=0, inflight=0)
+    assert len(live.echo.requests) == before
+
+
+async def test_a_job_on_its_way_is_cancelled(live: Live) -> None:
+    before = len(live.echo.requests)
+    where = await submit(live, "/slow")
+    async with asyncio.timeout(20):
+        while len(live.echo.requests) == before:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert (await api(live, where, "DELETE")).status == 200
+    await live.until(waiting=0, inflight=0)
+    assert (await ended(live, where))["status"] == "cancelled"
+
+
+async def test_events_tell_the_whole_story_to_whoever_comes_late(live: Live) -> None:
+    first = await live.busy()
+    where = await submit(live)
+    early = asyncio.create_task(api(live, f"{where}/events"))
+    live.echo.finish.set()
+    assert (await first).status == 200
+    await ended(live, where)
+    late = await api(live, f"{where}/events")
+    assert late.headers["content-type"] == "text/event-stream"
+    told = [line for line in late.body.decode().split("\n") if line.startswith("event:")]
+    assert told == ["event: queued", "event: dispatched", "event: done"]
+    assert [x for x in (await early).body.decode().split("\n") if x.startswith("event:")] == told
+    rest = await api(live, f"{where}/events", **{"last-event-id": "2"})
+    assert rest.body.decode().count("event:") == 1
+
+
+async def test_a_streamed_answer_is_kept_as_received(live: Live) -> None:
+    where = await submit(live, "/stream")
+    await ended(live, where)
+    answer = await api(live, f"{where}/response")
+    assert answer.headers["content-type"] == "text/event-stream"
+    assert answer.body == b"data: {}\n\n" * 3
+
+
+async def test_a_model_server_in_trouble_is_asked_again(live: Live) -> None:
+    where = await submit(live, "/flaky", data=b"x")
+    job = await ended(live, where)
+    assert (job["status"], job["response_status"], job["attempts"]) == ("done", 200, 3)
+
+
+async def test_whoever_says_that_he_is_a_job_gains_nothing(live: Live) -> None:
+    forged = {"x-policy-job": "job-1-1 99999999999 00", "x-policy-uid": "job-1-1"}
+    answer = await live.post(headers=forged)  # taken away by Envoy: an ordinary request
+    assert answer.status == 200
+    url = f"http://127.0.0.1:{live.where['jobs']}{CHAT}"
+    async with live.client.post(url, headers={**P0, **forged}) as direct:
+        assert direct.status == 403
+    async with live.client.post(url, headers=P0) as direct:
+        assert direct.status == 403
+    await live.until(waiting=0, inflight=0)
