@@ -254,8 +254,9 @@ class Driver:
 
     def _emit(self, events: list[Event], now: float) -> list[Event]:
         """Journal, listeners, holds; then the timer for what comes next."""
+        kept = not self._stopped and not self.closing.is_set()
         for event in events:
-            if not self._stopped and not self.closing.is_set():
+            if kept and not isinstance(event, LeaseEnded):
                 self._journal(event)
             if isinstance(event, (Admitted, Shed)):
                 self._resolve(event)  # its stream goes on at the loop's next turn, not here

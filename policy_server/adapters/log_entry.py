@@ -24,6 +24,7 @@ from policy_server.adapters.protos import (
     AccessLogCommon,
     DownstreamEnd,
     DownstreamPeriodic,
+    Duration,
     HTTPAccessLogEntry,
     NotSet,
 )
@@ -50,6 +51,7 @@ _UPSTREAM_FLAGS = (
     "upstream_protocol_error",
     "dns_resolution_failure",
 )
+_NONE: Mapping[str, str] = {}
 _IDLE_FLAGS = ("stream_idle_timeout", "duration_timeout")
 
 
@@ -63,7 +65,8 @@ class EntryKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """What the policy server needs of an entry. `upstream` is the engine's address."""
+    """What the policy server needs of an entry. `upstream` is the address of the engine that sent
+    the `headers` ("" without any)."""
 
     uid: str
     kind: EntryKind
@@ -74,13 +77,16 @@ class LogEntry:
 
 def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
     """The facts in one entry."""
-    common = entry.common_properties
+    common, response = entry.common_properties, entry.response
+    headers: Mapping[str, str] = _NONE
+    if response.response_headers or response.response_trailers:
+        headers = {**response.response_headers, **response.response_trailers}
     return LogEntry(
         uid=_uid(entry),
         kind=_kind(common),
         completion=completion_of(entry),
-        upstream=_upstream(common),
-        headers={**entry.response.response_headers, **entry.response.response_trailers},
+        upstream=_upstream(common) if headers else "",
+        headers=headers,
     )
 
 
@@ -99,15 +105,17 @@ def _uid(entry: HTTPAccessLogEntry) -> str:
 def completion_of(entry: HTTPAccessLogEntry) -> Completion:
     """How the answer ended; see the table above."""
     common, response = entry.common_properties, entry.response
-    flags = common.response_flags
     status = response.response_code.value
     sent = common.HasField("time_to_first_upstream_tx_byte")
     reached = sent or response.response_code_details == "via_upstream"
     first_byte_s, last_byte_s = _times(common)
-    upstream_failed = any(getattr(flags, name) for name in _UPSTREAM_FLAGS)
-    client_gone = any(getattr(flags, name) for name in _CLIENT_FLAGS)
-    if not client_gone and not upstream_failed:
+    upstream_failed = client_gone = stalled = False
+    if common.HasField("response_flags"):  # most answers have none
+        flags = common.response_flags
+        upstream_failed = any(getattr(flags, name) for name in _UPSTREAM_FLAGS)
+        client_gone = any(getattr(flags, name) for name in _CLIENT_FLAGS)
         stalled = any(getattr(flags, name) for name in _IDLE_FLAGS) and status < 400
+    if not client_gone and not upstream_failed:
         client_gone = stalled or not status
     if upstream_failed and not client_gone:
         reached, status = True, status if status >= 500 else FAILED
@@ -134,16 +142,16 @@ def _times(common: AccessLogCommon) -> tuple[float | None, float | None]:
     """Seconds from the first byte sent upstream to the first and the last byte back."""
     if not common.HasField("time_to_first_upstream_tx_byte"):
         return None, None
-    sent = _seconds(common, "time_to_first_upstream_tx_byte")
-    first, last = (
-        max(0.0, _seconds(common, name) - sent) if common.HasField(name) else None
-        for name in ("time_to_first_upstream_rx_byte", "time_to_last_upstream_rx_byte")
-    )
+    sent = _seconds(common.time_to_first_upstream_tx_byte)
+    first = last = None
+    if common.HasField("time_to_first_upstream_rx_byte"):
+        first = max(0.0, _seconds(common.time_to_first_upstream_rx_byte) - sent)
+    if common.HasField("time_to_last_upstream_rx_byte"):
+        last = max(0.0, _seconds(common.time_to_last_upstream_rx_byte) - sent)
     return first, last
 
 
-def _seconds(common: AccessLogCommon, name: str) -> float:
-    duration = getattr(common, name)
+def _seconds(duration: Duration) -> float:
     return float(duration.seconds + duration.nanos * 1e-9)
 
 

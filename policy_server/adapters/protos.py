@@ -31,6 +31,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (  # type: ignore[a
     ProcessingResponse,
 )
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.struct_pb2 import Struct, Value
 
@@ -42,6 +43,7 @@ __all__ = [
     "Descriptor",
     "DownstreamEnd",
     "DownstreamPeriodic",
+    "Duration",
     "FieldDescriptor",
     "HTTPAccessLogEntry",
     "HeaderValueOption",

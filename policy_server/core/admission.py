@@ -165,8 +165,12 @@ class Admission:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` is due next, monotonic seconds; None = never."""
-        times = [t for p in self._pools.values() if (t := p.next_timer()) is not None]
-        return min(times, default=None)
+        soonest: float | None = None
+        for pool in self._pools.values():
+            due = pool.next_timer()
+            if due is not None and (soonest is None or due < soonest):
+                soonest = due
+        return soonest
 
     # -- signals ------------------------------------------------------------------------------
 

@@ -376,7 +376,8 @@ class Pool:
         """When `handle_timer` should be called next; None when nothing is under way."""
         maybe = [self.feedback.due_at(), self.room.places.due_at(), self._rationed_until]
         maybe.append(self._sweep_at if len(self.leases) else None)
-        deadline, resumes_at = self.room.earliest_deadline(), self._pacer.resumes_at()
+        deadline = self.room.earliest_deadline() if len(self.room) else None
+        resumes_at = self._pacer.resumes_at()
         maybe.append(None if deadline is None else max(deadline, resumes_at))
         maybe.append(resumes_at if self._paced else None)
         return min((at for at in maybe if at is not None), default=None)

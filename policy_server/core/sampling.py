@@ -6,6 +6,10 @@
 At least `MIN_LIVE` live streams are observed when there are that many. An observed stream stands
 for `weight` = live / observed streams. Answers that are not streamed cost three messages each and
 get a fifth of the budget. Upgrades are never observed.
+
+The coin knows the load only as it was: while streams pile up it fell for many when they were few.
+So no stream is picked while those observed make `SURPLUS` times the budget, and of the answers
+that are not streamed at most `PLAIN_BURST_S` seconds of their share within one window.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ PLAIN_MESSAGES = 3
 PLAIN_SHARE = 0.2
 FIRST_GUESS_PER_S = 30.0  # messages per stream and second before any was measured
 MEMORY = 0.3
+SURPLUS = 1.2  # the coin's own scatter, so that the bound does not eat into the budget
+PLAIN_BURST_S = 4.0  # two windows
 
 
 class Rng(Protocol):
@@ -36,6 +42,7 @@ class ObserverSampler:
         self._messages = 0
         self._stream_s = 0.0
         self._plain_rate = 0.0
+        self._plain_picked = 0  # in this window
 
     def reconfigure(self, messages_per_s: float) -> None:
         """A new budget."""
@@ -50,7 +57,7 @@ class ObserverSampler:
         if observed and self._messages and duration_s > 0.0:
             measured = self._messages / duration_s / observed
             self._per_stream += MEMORY * (measured - self._per_stream)
-        self._messages = 0
+        self._messages = self._plain_picked = 0
         self._plain_rate += MEMORY * (plain_per_s - self._plain_rate)
 
     def probability(self, streamed: bool, live: int) -> float:
@@ -69,5 +76,15 @@ class ObserverSampler:
             return False
         if streamed and observed < MIN_LIVE:
             return True
+        if not self._affordable(streamed, observed):
+            return False
         p = self.probability(streamed, live)
-        return p >= 1.0 or rng.random() < p
+        picked = p >= 1.0 or rng.random() < p
+        self._plain_picked += picked and not streamed
+        return picked
+
+    def _affordable(self, streamed: bool, observed: int) -> bool:
+        if streamed:
+            return observed * self._per_stream < SURPLUS * self._budget
+        burst = PLAIN_BURST_S * PLAIN_SHARE * self._budget / PLAIN_MESSAGES
+        return self._plain_picked < max(1.0, burst)

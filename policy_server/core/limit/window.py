@@ -136,14 +136,17 @@ class Window:
         if how in (LeaseEnd.COMPLETED, LeaseEnd.UPSTREAM_ERROR):
             self._answers += 1
             self._errors += how is LeaseEnd.UPSTREAM_ERROR
-        if how is not LeaseEnd.COMPLETED or not 200 <= completion.status < 300 or self.tainted:
+        if how is not LeaseEnd.COMPLETED or not 200 <= completion.status < 300:
             return
         request = lease.request
+        whole = not request.streamed and completion.first_byte_s is not None
+        self.plain_answers += whole  # also in a tainted window: it prices the observer's coin
+        if self.tainted:
+            return
         total = completion.last_byte_s
         if total is not None:
             self._latencies.append(total)
         if not request.streamed and completion.first_byte_s is not None:
-            self.plain_answers += 1
             self._first_tokens += 1.0
             if not request.observable:  # its length will never be known
                 self._residual(baseline_key(request), lease, completion.first_byte_s, now)

@@ -64,6 +64,11 @@ class ClassRule:
         """A request of this class came, and no job."""
         self._heard[priority] = now
 
+    def rest(self, service_s: float | None, now: float) -> None:
+        """Nobody waits, so nobody has credit; `accrue` for an empty room, at less cost."""
+        self._at, self._service_s = now, service_s
+        self._credit = [0.0] * len(PRIORITIES)
+
     def accrue(
         self,
         waiting: Sequence[int],

@@ -11,7 +11,7 @@ from policy_server.core.leases import LeaseTable
 from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.params import PoolParams
 from policy_server.core.request import JOBS, LINES, Priority, Request
-from policy_server.core.room.classes import ClassRule
+from policy_server.core.room.classes import ONE_SEAT, ClassRule
 from policy_server.core.room.jobs import JobLines
 from policy_server.core.room.room import Room
 from policy_server.core.slew import Slew
@@ -60,9 +60,9 @@ class Lines:
         waiting = self.waiting()
         if line in waiting or (line == JOBS and self.jobs_held):
             return False
-        need = self._next_seats()
+        need = self._next_seats() if waiting else list(ONE_SEAT)
         need[line] = seats
-        contenders = sorted([*waiting, line])
+        contenders = sorted([*waiting, line]) if waiting else [line]
         choice = self._choose(contenders, limit, now, need)
         return choice == line and self._ceiling.allows(self._leases.seats, seats, now)
 
@@ -76,7 +76,11 @@ class Lines:
 
     def accrue(self, limit: float, service_s: float | None, now: float) -> None:
         """Credit those who wait for the time since the last look."""
-        self.rule.accrue(self.waiting(), self._seats(), limit, service_s, now)
+        waiting = self.waiting()
+        if waiting:
+            self.rule.accrue(waiting, self._seats(), limit, service_s, now)
+        else:
+            self.rule.rest(service_s, now)
 
     def _next_seats(self) -> list[int]:
         """Seats that the next of each line needs."""

@@ -50,6 +50,21 @@ def test_plain_answers_get_a_fifth_of_the_budget_at_three_messages_each() -> Non
     assert sampler.probability(False, 0) == pytest.approx(0.2 * 500 / (3 * 1_000), rel=0.01)
 
 
+def test_streams_that_pile_up_stay_within_a_fifth_above_the_budget() -> None:
+    sampler, rng, observed = ObserverSampler(500.0), random.Random(1), 0
+    for live in range(500):
+        observed += sampler.flip(True, live, observed, rng)
+    assert 500.0 <= observed * FIRST_GUESS_PER_S <= 1.2 * 500.0 + FIRST_GUESS_PER_S
+
+
+def test_a_flood_of_plain_answers_is_bounded_before_its_rate_is_known() -> None:
+    sampler = ObserverSampler(500.0)
+    picked = sum(sampler.flip(False, 0, 0, ALWAYS) for _ in range(10_000))
+    assert picked == pytest.approx(4.0 * 0.2 * 500 / 3, abs=1)
+    sampler.close_window(2.0, 0, 5_000.0)
+    assert sampler.flip(False, 0, 0, ALWAYS)
+
+
 def test_no_budget_no_observation_not_even_of_the_first() -> None:
     sampler = ObserverSampler(0.0)
     assert not sampler.flip(True, 0, 0, ALWAYS)

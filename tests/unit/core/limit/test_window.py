@@ -168,6 +168,16 @@ def test_whole_answers_of_one_length_may_take_two_and_a_half_times_as_long() -> 
     assert close(w).delay_s == pytest.approx(2.0, abs=1e-3)
 
 
+def test_a_window_in_which_we_lagged_still_counts_the_whole_answers() -> None:
+    w = window()
+    w.tainted = True
+    w.completed(
+        lease("a", streamed=False), LeaseEnd.COMPLETED, Completion(200, False, True, 1.0, 1.0), 1.0
+    )
+    assert w.plain_answers == 1
+    assert close(w).delay_s is None
+
+
 def test_answers_that_nobody_observed_say_nothing_of_the_queue() -> None:
     w = window()
     unseen = lease("a", streamed=False)
