@@ -26,7 +26,7 @@ import uvloop
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, embeddings, held, overload, wirings
+from tests.bench import ceiling, decision, embeddings, held, observer, overload, startup, wirings
 from tests.bench.contenders import CONTENDERS
 from tests.bench.result import Part, print_part
 
@@ -118,6 +118,15 @@ def _decision(options: argparse.Namespace) -> Run:
     return lambda directory: decision.run(decision.Decision(), directory, say)
 
 
+def _observer(options: argparse.Namespace) -> Run:
+    plan = observer.Watched(**_given(seconds=options.seconds))
+    return lambda directory: observer.run(plan, directory, say)
+
+
+def _startup(_options: argparse.Namespace) -> Run:
+    return lambda directory: startup.run(startup.Startup(), directory, say)
+
+
 def _embeddings(options: argparse.Namespace) -> Run:
     plan = embeddings.Embeddings(**_given(seconds=options.seconds))
     plan = replace(plan, warmup_s=min(plan.warmup_s, plan.seconds / 3))
@@ -130,6 +139,8 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "held": _held,
     "ceiling": _ceiling,
     "decision": _decision,
+    "observer": _observer,
+    "startup": _startup,
     "embeddings": _embeddings,
 }
 

@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypeVar, cast
 from urllib.parse import urlsplit
 
 from policy_server.load.refusal import faults
@@ -35,6 +35,7 @@ class Reply:
 
 
 BROKEN = Reply(0, {})
+ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 OnReply = Callable[["Connection", Reply], None]
 
 
@@ -99,10 +100,10 @@ def _read_head(head: bytes) -> tuple[Reply, int]:
     return Reply(int(first.split(" ", 2)[1]), headers), int(length)
 
 
-def request(priority: str = "", tokens: int = 1, **headers: str) -> bytes:
-    """A chat completion as bytes, not streamed; without tokens it has no body."""
+def request(priority: str = "", tokens: int = 1, *, stream: bool = False, **headers: str) -> bytes:
+    """A chat completion as bytes; without tokens it has no body."""
     messages = [{"role": "user", "content": "hello"}]
-    ask = {"model": "m", "messages": messages, "max_tokens": tokens}
+    ask = {"model": "m", "messages": messages, "max_tokens": tokens, "stream": stream}
     body = json.dumps(ask).encode() if tokens else b""
     named = {"x-request-priority": priority, **{k.replace("_", "-"): v for k, v in headers.items()}}
     lines = [f"POST {PATH} HTTP/1.1", "host: bench", "content-type: application/json"]
@@ -144,15 +145,18 @@ class Replies:
 
 async def connect(url: str, count: int, on_reply: OnReply) -> list[Connection]:
     """`count` open connections."""
+    return await connect_with(url, count, lambda: Connection(on_reply))
+
+
+async def connect_with(url: str, count: int, protocol: Callable[[], ProtocolT]) -> list[ProtocolT]:
+    """`count` open connections that speak this protocol."""
     parts = urlsplit(url)
     loop = asyncio.get_running_loop()
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one() -> Connection:
+    async def one() -> ProtocolT:
         async with gate:
-            _, made = await loop.create_connection(
-                lambda: Connection(on_reply), parts.hostname or "", parts.port or 80
-            )
+            _, made = await loop.create_connection(protocol, parts.hostname or "", parts.port or 80)
             return made
 
     return list(await asyncio.gather(*(one() for _ in range(count))))

@@ -23,7 +23,7 @@ from policy_server.core.params import LimitParams, PoolParams, RoomParams
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion
 from tests.bench.client import Crowd, closed_loop, request
-from tests.bench.lab import ALL_CLASSES_LONG, LONG_S, Lab, fixed, running_lab
+from tests.bench.lab import ALL_CLASSES_LONG, LONG_S, Lab, fixed, running_lab, silence
 from tests.bench.meter import cpu_s
 from tests.bench.result import Cell, Part
 
@@ -92,7 +92,7 @@ async def _against_bare(plan: Decision, directory: Path) -> tuple[Rate, Rate]:
 async def _full_room(plan: Decision, waiting: int, directory: Path) -> Rate:
     """Every seat and every place is taken by P0 for good; each further P0 is refused."""
     config = fixed(1, classes=ALL_CLASSES_LONG, room={"max_requests": waiting})
-    async with running_lab(directory, config, silent=True) as lab:
+    async with running_lab(directory, config, upstream=silence) as lab:
         crowd = Crowd(lab.url)
         await crowd.come(waiting + 1, request("0"))
         await lab.until_waiting(waiting)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,9 @@ from tests.bench.plain_envoy import with_trivial_upstream
 from tests.support.envoy_process import running_envoy, wait_http_ok
 from tests.support.stack import start, stop
 from tests.support.wired import bootstrap_for, ports
+
+Upstream = Callable[[int], contextlib.AbstractAsyncContextManager[None]]
+"""Runs on this port inside the block."""
 
 NO_RATE_LIMIT = 1_000_000
 LONG_S = 600
@@ -70,31 +73,32 @@ async def running_lab(
     config: Mapping[str, Any],
     *,
     bare: bool = False,
-    silent: bool = False,
+    upstream: Upstream | None = None,
     gate_rate_per_s: int = NO_RATE_LIMIT,
 ) -> AsyncIterator[Lab]:
-    """Gate and Envoy, ready. `silent` = an upstream that never answers, so seats stay taken."""
+    """Gate and Envoy, ready. `upstream` is what runs on its port instead of Envoy's own answer;
+    with `silence` nobody ever answers, so seats stay taken."""
     where = ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     file = directory / "config.yaml"
     file.write_text(json.dumps({"server": server, **config}))
     bootstrap = bootstrap_for(where, file, gate_rate_per_s=gate_rate_per_s)
     async with contextlib.AsyncExitStack() as cleanup:
-        if silent:
-            await cleanup.enter_async_context(_silence(where["upstream"]))
+        if upstream is not None:
+            await cleanup.enter_async_context(upstream(where["upstream"]))
         else:
             with_trivial_upstream(bootstrap, where["upstream"])
         gate = await (_bare(where, directory) if bare else _policy(where, file, directory))
         cleanup.push_async_callback(stop, gate)
         envoy = await cleanup.enter_async_context(running_envoy(bootstrap, directory))
         http = await cleanup.enter_async_context(aiohttp.ClientSession())
-        if not silent:
+        if upstream is None:
             await _first_answer(where, http)
         yield Lab(where, gate, envoy, http)
 
 
 @contextlib.asynccontextmanager
-async def _silence(port: int) -> AsyncIterator[None]:
+async def silence(port: int) -> AsyncIterator[None]:
     """Takes connections and says nothing."""
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, "127.0.0.1", port)
