@@ -99,15 +99,10 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     if pool is None:
         return Classified(None, "", priority, dialect)
     request = _request(facts, rules, now, (pool, priority, tenant, path, upgrade))
-    return Classified(
-        request=request,
-        pool=pool,
-        priority=priority,
-        dialect=dialect,
-        stranger=request.uid != headers.get("x-policy-uid"),
-        request_id=headers.get("x-request-id", "")[:MAX_NAME],
-        ticket=headers.get("x-queue-ticket", ""),
-    )
+    stranger = request.uid != headers.get("x-policy-uid")
+    request_id = headers.get("x-request-id", "")[:MAX_NAME]
+    ticket = headers.get("x-queue-ticket", "")
+    return Classified(request, pool, priority, dialect, stranger, request_id, ticket)
 
 
 def _request(

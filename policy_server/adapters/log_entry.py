@@ -17,8 +17,8 @@ The cases, in the order in which they are decided:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from policy_server.adapters.protos import (
     AccessLogCommon,
@@ -63,8 +63,7 @@ class EntryKind(Enum):
     OTHER = "other"
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
+class LogEntry(NamedTuple):
     """What the policy server needs of an entry. `upstream` is the address of the engine that sent
     the `headers` ("" without any)."""
 
@@ -81,13 +80,8 @@ def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
     headers: Mapping[str, str] = _NONE
     if response.response_headers or response.response_trailers:
         headers = {**response.response_headers, **response.response_trailers}
-    return LogEntry(
-        uid=_uid(entry),
-        kind=_kind(common),
-        completion=completion_of(entry),
-        upstream=_upstream(common) if headers else "",
-        headers=headers,
-    )
+    upstream = _upstream(common) if headers else ""
+    return LogEntry(_uid(entry), _kind(common), completion_of(entry), upstream, headers)
 
 
 def _uid(entry: HTTPAccessLogEntry) -> str:
@@ -119,13 +113,7 @@ def completion_of(entry: HTTPAccessLogEntry) -> Completion:
         client_gone = stalled or not status
     if upstream_failed and not client_gone:
         reached, status = True, status if status >= 500 else FAILED
-    return Completion(
-        status=status if reached else 0,
-        client_gone=client_gone,
-        reached_upstream=reached,
-        first_byte_s=first_byte_s,
-        last_byte_s=last_byte_s,
-    )
+    return Completion(status if reached else 0, client_gone, reached, first_byte_s, last_byte_s)
 
 
 def _kind(common: AccessLogCommon) -> EntryKind:

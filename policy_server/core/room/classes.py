@@ -67,7 +67,7 @@ class ClassRule:
     def rest(self, service_s: float | None, now: float) -> None:
         """Nobody waits, so nobody has credit; `accrue` for an empty room, at less cost."""
         self._at, self._service_s = now, service_s
-        self._credit = [0.0] * len(PRIORITIES)
+        self._credit = [0.0] * LINES
 
     def accrue(
         self,
