@@ -197,11 +197,13 @@ class Driver:
         return self._lagging
 
     def set_lagging(self, lagging: bool) -> None:
-        """Told by the loop-lag probe."""
+        """Told by the overload guard."""
         self._lagging = lagging
         self.admission.forgive_retries(self.clock())  # the constant refusal asks them to come back
-        if lagging:
-            self.admission.discard_window()
+
+    def note_late(self) -> None:
+        """The loop was late: what was measured meanwhile says nothing about the engines."""
+        self.admission.discard_window()
 
     # -- the signals' side ----------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ class Facts(NamedTuple):
     `tenant` is the value of the metadata key that the rules name ("" when they name a header).
     `time_left_s`: for how long the caller waits; it shortens the wait, never lengthens it.
     `observable`: whether this wiring can show the answer as it passes.
+    `taken_in`: when Envoy got it, Unix seconds by Envoy's clock; 0 = not looked at.
     """
 
     headers: Mapping[str, str]
@@ -59,6 +60,7 @@ class Facts(NamedTuple):
     node: str = ""
     time_left_s: float = math.inf
     observable: bool = True
+    taken_in: float = 0.0
 
 
 class Now(NamedTuple):

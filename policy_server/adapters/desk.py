@@ -39,6 +39,7 @@ PASSPORT = "x-policy-job"
 """On a job that the dispatcher sends through Envoy; see `jobs.passport`."""
 HANDBACK_BATCH = 256
 """Holds handed back between two turns of the loop, so that a shutdown is no flood."""
+AGE_EVERY_S = 0.005
 GONE = grpc.StatusCode.ABORTED
 """Nobody waits for this call any more. It must be a status that Envoy's retry policy does not
 name: a stream that Envoy has half-closed is still sent again on `cancelled` or `unavailable`, as
@@ -127,10 +128,12 @@ class Hooks:
     """Where telemetry listens.
 
     decided      gets the seconds that one decision took, holds excluded
+    aged         gets the seconds since Envoy took a request in, of some of them
     request_ids  uid → x-request-id of what is being decided or held now, for the logs
     """
 
     decided: Callable[[float], None] | None = None
+    aged: Callable[[float], None] | None = None
     request_ids: dict[str, str] = field(default_factory=dict)
 
 
@@ -166,11 +169,19 @@ class Desk:
         self._wall_clock = wall_clock
         self._hooks = hooks or Hooks()
         self._tickets = tickets
+        self._next_age = 0.0
         self._holds: set[asyncio.Future[Admitted | Shed]] = set()
 
     def use(self, rules: ClassifyRules) -> None:
         """Classify new arrivals by these rules."""
         self.rules = rules
+
+    def wants_age(self, now: float) -> bool:
+        """Whether it is time to look at when Envoy took a request in: it costs a little."""
+        if now < self._next_age:
+            return False
+        self._next_age = now + AGE_EVERY_S
+        return True
 
     @property
     def holding(self) -> int:
@@ -190,6 +201,8 @@ class Desk:
 
     def see(self, facts: Facts, began: float) -> Classified:
         """What the request is, by the rules in force."""
+        if facts.taken_in and self._hooks.aged is not None:
+            self._hooks.aged(self._wall_clock() - facts.taken_in)
         return classify(facts, self.rules, Now(began, self._wall_clock()))
 
     def ask(self, seen: Classified, facts: Facts, words: Words) -> Verdict | Held:

@@ -37,6 +37,7 @@ from policy_server.adapters.ext_authz_messages import (
     facts_of_check,
     log_knows,
     parse_check,
+    taken_in,
     time_left_s,
 )
 from policy_server.adapters.job_intake import JobIntake, prefers_job
@@ -68,6 +69,8 @@ class ExtAuthz:
         began = self.last_asked = desk.clock()
         left_s = time_left_s(context.time_remaining())
         facts = facts_of_check(message, desk.rules, metadata_value(context, NODE_KEY), left_s)
+        if desk.wants_age(began):
+            facts = facts._replace(taken_in=taken_in(message))
         words = self._words if log_knows(message) else self._naming
         if self._intake is not None and prefers_job(facts.headers.get("prefer", "")):
             return await self._maybe_job(self._intake, (message, facts), context, words)

@@ -100,6 +100,12 @@ def content_of_check(message: CheckRequest) -> tuple[list[tuple[str, str]], byte
     return headers, http.raw_body
 
 
+def taken_in(message: CheckRequest) -> float:
+    """When Envoy got the request, Unix seconds by its clock; 0 where it does not say."""
+    time = message.attributes.request.time
+    return float(time.seconds + time.nanos * 1e-9)
+
+
 class CheckEncoder:
     """The words of a Check. A refusal is an answer, never a gRPC error."""
 

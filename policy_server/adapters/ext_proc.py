@@ -32,7 +32,13 @@ from policy_server.adapters.desk import (
     hand_back,
     taken_over,
 )
-from policy_server.adapters.ext_proc_messages import GateEncoder, empty_answer, facts_of, parse
+from policy_server.adapters.ext_proc_messages import (
+    Asker,
+    GateEncoder,
+    empty_answer,
+    facts_of,
+    parse,
+)
 from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, end, metadata_value, read
 from policy_server.driver import Hold, SupersededError
@@ -71,7 +77,8 @@ class ExtProc:
     def _decide(self, message: ProcessingRequest, context: Context) -> Verdict | Held:
         desk = self._desk
         began = desk.clock()
-        facts = facts_of(message, desk.rules, metadata_value(context, NODE_KEY))
+        asker = Asker(metadata_value(context, NODE_KEY), aged=desk.wants_age(began))
+        facts = facts_of(message, desk.rules, asker)
         return desk.decide(facts, began, self._words)
 
     async def _wait(self, held: Held, context: Context) -> bytes:

@@ -26,6 +26,7 @@ from policy_server.adapters.classify import Classified
 from policy_server.adapters.desk import NODE_KEY, Desk, Held, Verdict, Words, taken_over
 from policy_server.adapters.ext_proc import Observer, opening
 from policy_server.adapters.ext_proc_messages import (
+    Asker,
     GateEncoder,
     body_wanted,
     empty_answer,
@@ -66,7 +67,8 @@ class Dialogue:
         """One stream that began with request headers."""
         desk = self._desk
         began = desk.clock()
-        facts = facts_of(message, desk.rules, call.node, call.observable)
+        asker = Asker(call.node, call.observable, desk.wants_age(began))
+        facts = facts_of(message, desk.rules, asker)
         seen = desk.see(facts, began)
         wish = self._wish(message, seen)
         del message

@@ -6,6 +6,7 @@ Answers are bytes: the common ones are serialized once and shared by all request
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import NamedTuple
 
 from policy_server.adapters.answers import HttpAnswer
@@ -54,9 +55,16 @@ def parse(raw: bytes) -> ProcessingRequest | None:
         return None
 
 
-def facts_of(
-    message: ProcessingRequest, rules: ClassifyRules, node: str, observable: bool = True
-) -> Facts:
+class Asker(NamedTuple):
+    """What is known of a call beside its message: the Envoy it comes from, whether that one can
+    show the answer as it passes, and whether the request's age is of interest."""
+
+    node: str
+    observable: bool = True
+    aged: bool = False
+
+
+def facts_of(message: ProcessingRequest, rules: ClassifyRules, asker: Asker) -> Facts:
     """What classification needs of a request_headers message."""
     body, tenant = lifted(message.metadata_context.filter_metadata, rules)
     route, cluster = _routed(message.attributes.get(ATTRIBUTES)) if rules.routed else ("", "")
@@ -66,9 +74,18 @@ def facts_of(
         tenant=tenant,
         route=route,
         cluster=cluster,
-        node=node,
-        observable=observable,
+        node=asker.node,
+        observable=asker.observable,
+        taken_in=_taken_in(message) if asker.aged else 0.0,
     )
+
+
+def _taken_in(message: ProcessingRequest) -> float:
+    """When Envoy got the request, Unix seconds by its clock; 0 where it does not say."""
+    try:
+        return datetime.fromisoformat(attribute(message, "request.time")).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def lifted(metadata: Mapping[str, Struct], rules: ClassifyRules) -> tuple[BodyFacts, str]:

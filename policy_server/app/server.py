@@ -58,6 +58,7 @@ from policy_server.telemetry.history import History
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import configure_logging, get_logger
 from policy_server.telemetry.metrics import Metrics
+from policy_server.telemetry.overload import OverloadGuard
 from policy_server.telemetry.status import status_document
 from policy_server.telemetry.views import NO_SCRAPE_YET, PoolView, ScrapeView, ServerView
 from policy_server.views import Views
@@ -98,8 +99,11 @@ class PolicyServer:
         )
         self._history = History()
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
-        self._probe = LagProbe(loop, self.metrics.observe_loop_lag, self.driver.set_lagging)
-        hooks = Hooks(self.metrics.observe_decision, self.driver.request_ids)
+        self._guard = OverloadGuard(
+            time.monotonic(), time.thread_time, self.driver.set_lagging, self.driver.note_late
+        )
+        self._probe = LagProbe(loop, self._note_lag)
+        hooks = Hooks(self.metrics.observe_decision, self._guard.arrived, self.driver.request_ids)
         self._office = TicketOffice(data_dir, time.time(), self.metrics.count_ticket)
         self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
         self.jobs = build_jobs(config, self.driver, MemoryJobs(), data_dir)
@@ -140,6 +144,10 @@ class PolicyServer:
             self.metrics.count_shed(pool, priority, reason or ShedReason.OVERLOADED)
         else:
             self.metrics.count(outcome, pool, priority)
+
+    def _note_lag(self, seconds: float) -> None:
+        self.metrics.observe_loop_lag(seconds)
+        self._guard.reading(seconds, time.monotonic())
 
     def _count_report(self, pool: str, outcome: ReportOutcome) -> None:
         self.metrics.count_report(pool, outcome)
@@ -291,7 +299,7 @@ class PolicyServer:
             config_digest=_digest(self._config),
             not_ready=self._not_ready,
             loop_lag_s=self._probe.current_s,
-            lagging=self._probe.lagging,
+            lagging=self._guard.lagging,
             pools=pools,
             nodes=self._views.nodes(now),
             journal={"kind": stats.kind, "healthy": stats.healthy, "waiting": stats.waiting},

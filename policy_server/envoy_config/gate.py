@@ -39,8 +39,9 @@ from policy_server.envoy_config.wirings import (
     forwarded_metadata,
 )
 
-REQUEST_ATTRIBUTES = ["xds.route_name", "xds.cluster_name"]
-"""What a pool may match beside headers and the body; each costs every request."""
+REQUEST_ATTRIBUTES = ["xds.route_name", "xds.cluster_name", "request.time"]
+"""What a pool may match beside headers and the body, and how old the request is: the policy
+server's own queue. Each costs every request."""
 SEND, SKIP = ProcessingModeHeaderSendMode.SEND, ProcessingModeHeaderSendMode.SKIP
 
 

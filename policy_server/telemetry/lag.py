@@ -1,8 +1,7 @@
 """Is the event loop late? Everything here runs on one loop, so its lag is everyone's wait.
 
-A timer asks to be called every 20 ms; how late the call comes is the lag. Above 50 ms the server
-counts as lagging (the gate then answers the lower classes with a constant), and it takes half a
-second of readings below 25 ms to recover: answers must not flap with single slow callbacks.
+A timer asks to be called every 20 ms; how late the call comes is the lag. What follows from it is
+judged in `overload`.
 
 `current_s` also counts a timer that is overdue right now, so a handler that runs in the middle of
 a long batch sees the lag before the timer itself gets its turn.
@@ -14,9 +13,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 INTERVAL_S = 0.02  # 50 calls/s cost the loop 0.02 %
-ENTER_S = 0.05  # a few of these on one answer and a P0 would feel the gate
-LEAVE_S = 0.025
-CALM_READINGS = 25  # × 20 ms = half a second
 
 
 class Timer(Protocol):
@@ -40,25 +36,14 @@ class Loop(Protocol):
 
 
 class LagProbe:
-    """Measures the lag of `loop` from `start()` to `stop()`.
+    """Measures the lag of `loop` from `start()` to `stop()`; `observe` gets each reading, s."""
 
-    `observe` gets every reading in seconds; `on_lag` is called with the new state when it turns.
-    """
-
-    def __init__(
-        self,
-        loop: Loop,
-        observe: Callable[[float], None],
-        on_lag: Callable[[bool], None] = lambda lagging: None,
-    ) -> None:
+    def __init__(self, loop: Loop, observe: Callable[[float], None]) -> None:
         self._loop = loop
         self._observe = observe
-        self._on_lag = on_lag
         self._timer: Timer | None = None
         self._due = 0.0
         self._last_s = 0.0
-        self._calm = 0
-        self._lagging = False
 
     def start(self) -> None:
         """Begin; a second call changes nothing."""
@@ -70,11 +55,6 @@ class LagProbe:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    @property
-    def lagging(self) -> bool:
-        """Above 50 ms, until half a second of calm."""
-        return self._lagging
 
     @property
     def current_s(self) -> float:
@@ -91,13 +71,3 @@ class LagProbe:
         self._last_s = max(0.0, self._loop.time() - self._due)
         self._schedule()
         self._observe(self._last_s)
-        self._calm = self._calm + 1 if self._last_s < LEAVE_S else 0
-        if self._last_s > ENTER_S:
-            self._turn(True)
-        elif self._calm >= CALM_READINGS:
-            self._turn(False)
-
-    def _turn(self, lagging: bool) -> None:
-        if lagging is not self._lagging:
-            self._lagging = lagging
-            self._on_lag(lagging)

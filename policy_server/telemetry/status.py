@@ -54,8 +54,9 @@ def warnings_of(server: ServerView) -> list[str]:
     found = list(server.warnings)
     if server.lagging:
         found.append(
-            f"the event loop is {server.loop_lag_s * 1000:.0f} ms late: this server is the "
-            "bottleneck, the lower classes get a constant 429; give it a core or fewer requests"
+            "this server is the bottleneck (its event loop is "
+            f"{server.loop_lag_s * 1000:.0f} ms late): the lower classes get a constant 429; "
+            "give it a core or fewer requests"
         )
     found.extend(_lease_warnings(server.pools, server.nodes))
     found.extend(

@@ -382,13 +382,15 @@ async def test_signals_reach_the_lease() -> None:
 
 
 @virtual
-async def test_lag_spoils_the_window_and_is_readable() -> None:
+async def test_a_late_loop_spoils_the_window_and_overload_is_readable() -> None:
     stage = Stage()
     stage.submit("a")
     window = stage.driver.admission.pool("chat").feedback.window
     assert window is not None
     stage.driver.set_lagging(True)
     assert stage.driver.lagging()
+    assert not window.tainted
+    stage.driver.note_late()
     assert window.tainted
     stage.driver.set_lagging(False)
     assert not stage.driver.lagging()

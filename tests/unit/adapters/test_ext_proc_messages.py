@@ -12,6 +12,7 @@ from envoy.service.ext_proc.v3.external_processor_pb2 import (
 from policy_server.adapters.answers import Dialect, shed_answer
 from policy_server.adapters.desk import Go, Words
 from policy_server.adapters.ext_proc_messages import (
+    Asker,
     GateEncoder,
     StreamEncoder,
     answer_head,
@@ -36,7 +37,7 @@ def headers_set(common: CommonResponse) -> dict[str, bytes]:
 def test_only_wanted_headers_are_read_and_duplicates_are_joined() -> None:
     message = request_headers(headers={"x-other": "1", "prefer": "respond-async"})
     message.request_headers.headers.headers.add(key="prefer", raw_value=b"wait=3")
-    headers = facts_of(message, ClassifyRules(), "").headers
+    headers = facts_of(message, ClassifyRules(), Asker("")).headers
     assert headers["prefer"] == "respond-async, wait=3"
     assert "x-other" not in headers
 
@@ -47,7 +48,7 @@ def test_values_come_in_either_field_and_as_any_bytes() -> None:
     add(key=":path", value="/v1/x")
     add(key="x-request-priority", raw_value=b"\xff\xfe\x00")
     add(key="x-tenant-id", raw_value=b"t" * 65536)
-    headers = facts_of(message, ClassifyRules(), "").headers
+    headers = facts_of(message, ClassifyRules(), Asker("")).headers
     assert headers[":path"] == "/v1/x"
     assert headers["x-request-priority"].startswith("\ufffd")
     assert len(headers["x-tenant-id"]) == 65536
@@ -55,19 +56,21 @@ def test_values_come_in_either_field_and_as_any_bytes() -> None:
 
 def test_body_fields_come_from_envoys_metadata() -> None:
     body = {"model": "llama", "stream": True, "max_tokens": 64}
-    facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), "n1")
+    facts = facts_of(
+        request_headers(metadata={"policy.request": body}), ClassifyRules(), Asker("n1")
+    )
     assert (facts.body.model, facts.body.stream, facts.body.max_tokens) == ("llama", True, 64)
     assert facts.node == "n1"
 
 
 def test_body_fields_of_the_wrong_type_are_not_there() -> None:
     body = {"model": ["x"], "stream": "yes", "max_tokens": {"a": 1}, "max_completion_tokens": 8}
-    facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), "")
+    facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), Asker(""))
     assert (facts.body.model, facts.body.stream, facts.body.max_tokens) == ("", False, 0)
     facts = facts_of(
         request_headers(metadata={"policy.request": {"max_completion_tokens": 8}}),
         ClassifyRules(),
-        "",
+        Asker(""),
     )
     assert facts.body.max_tokens == 8
 
@@ -79,8 +82,8 @@ def test_body_fields_of_the_wrong_type_are_not_there() -> None:
 def test_a_tenant_deep_in_the_metadata(claims: object, tenant: str) -> None:
     rules = ClassifyRules(tenant=TenantSource(metadata=("jwt", "claims", "sub")))
     message = request_headers(metadata={"jwt": {"claims": claims}})
-    assert facts_of(message, rules, "").tenant == tenant
-    assert facts_of(request_headers(), rules, "").tenant == ""
+    assert facts_of(message, rules, Asker("")).tenant == tenant
+    assert facts_of(request_headers(), rules, Asker("")).tenant == ""
 
 
 def test_route_and_cluster_are_read_when_a_pool_asks() -> None:
@@ -88,10 +91,27 @@ def test_route_and_cluster_are_read_when_a_pool_asks() -> None:
     attributes = message.attributes["envoy.filters.http.ext_proc"]
     attributes.update({"xds.route_name": "r1", "xds.cluster_name": "c1"})
     rules = ClassifyRules(pools=(PoolRule("p", route="r1"),))
-    facts = facts_of(message, rules, "")
+    facts = facts_of(message, rules, Asker(""))
     assert (facts.route, facts.cluster) == ("r1", "c1")
-    assert facts_of(request_headers(), rules, "").route == ""
-    assert facts_of(message, ClassifyRules(), "").route == ""
+    assert facts_of(request_headers(), rules, Asker("")).route == ""
+    assert facts_of(message, ClassifyRules(), Asker("")).route == ""
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        ("2026-11-30T01:41:52.559797+00:00", 1796002912.559797),
+        ("2026-11-30T01:41:52+00:00", 1796002912.0),
+        ("", 0.0),
+        ("soon", 0.0),
+    ],
+)
+def test_when_envoy_took_it_in(time: str, seconds: float) -> None:
+    message = request_headers()
+    attributes = message.attributes["envoy.filters.http.ext_proc"]
+    attributes.fields["request.time"].string_value = time
+    assert facts_of(message, ClassifyRules(), Asker("", aged=True)).taken_in == seconds
+    assert facts_of(message, ClassifyRules(), Asker("")).taken_in == 0.0  # nobody asked
 
 
 def test_an_admission_sets_headers_and_metadata() -> None:
