@@ -18,6 +18,8 @@ from tests.support.real_model import capacity_rps, in_front, overload, running_m
 
 GOODPUT, P0_SERVED = 0.9, 0.995
 OURS = "vegas"
+LOOKS = 3
+"""At the capacity; the best counts, or a moment in which the machine is busy halves the load."""
 COLUMNS = (
     "limit", "goodput/s", "share of best fixed", "P0 served %", "P0 p50 s", "p99 s", "429", "5xx",
     "other", "limit at end",
@@ -35,7 +37,7 @@ class Embeddings:
     fixed: tuple[int, ...] = (1, 4, 8, 32)
     seconds: float = 30.0
     warmup_s: float = 10.0
-    alone_s: float = 8.0
+    alone_s: float = 12.0
     rounds: int = 2
     times: float = 3.0
     patience_s: float = 60.0
@@ -55,7 +57,7 @@ async def run(plan: Embeddings, directory: Path, say: Callable[[str], None]) -> 
     names = [OURS, *(f"fixed {count}" for count in plan.fixed)]
     turns: dict[str, list[Turn]] = {name: [] for name in names}
     async with running_model(directory) as url:
-        alone = await capacity_rps(url, plan.alone_s)
+        alone = max([await capacity_rps(url, plan.alone_s / LOOKS) for _ in range(LOOKS)])
         say(f"embeddings: the model alone serves {alone:.1f} requests/s")
         for number in range(plan.rounds):
             for name in names if number % 2 == 0 else reversed(names):
