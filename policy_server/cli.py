@@ -135,21 +135,22 @@ def serve(
     accepted: Annotated[Path | None, typer.Option("--accepted", hidden=True)] = None,
 ) -> None:
     """Run the policy server alone, for an Envoy that someone else runs. Prints `ready`."""
-    from policy_server.app import Reload, run_server
+    from policy_server.app import Parent, Reload, run_server
     from policy_server.config import load_config
     from policy_server.gateway import accepted as last_accepted
     from policy_server.gateway import standby as handover
 
+    parent = Parent(handover.say_ready)
     if standby:
-        if not handover.wait_for_go():
+        supervisor = handover.Supervisor()
+        if not supervisor.wait_for_go():
             return
-        handover.end_with_supervisor()
+        supervisor.follow()
+        parent = Parent(handover.say_ready, supervisor.on_node)
     settings = load_config(accepted or config, os.environ)
     keep = partial(last_accepted.save, path=accepted) if accepted else None
     reload = Reload(lambda: load_config(config, os.environ), keep)
-    _run(
-        lambda: run_server(settings, mode.value, data_dir, handover.say_ready, reload, wiring.value)
-    )
+    _run(lambda: run_server(settings, mode.value, data_dir, parent, reload, wiring.value))
 
 
 @app.command("envoy-config")

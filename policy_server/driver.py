@@ -36,6 +36,7 @@ from policy_server.journal.port import Journal, Place, RequestContext
 
 SAVE_LEARNED_S = 10.0
 DRAIN_PAUSE_S = 0.005
+LAST_WORDS_S = 1.0
 ENDS_REMEMBERED = 50_000  # some seconds of a flood; about 10 MB
 NEVER_SENT = Completion(status=0, client_gone=True, reached_upstream=False)
 
@@ -228,6 +229,18 @@ class Driver:
     def node_alive(self, node: str) -> None:
         """An Envoy's access log says something."""
         self.admission.node_alive(node, self.clock())
+
+    def node_reborn(self, node: str) -> None:
+        """Whoever watches this Envoy says that its earlier lives are dead.
+
+        Looks again a moment later: what they had sent may still have stood in a buffer here.
+        """
+        self._bury(node)
+        self._loop.call_later(LAST_WORDS_S, self._bury, node)
+
+    def _bury(self, node: str) -> None:
+        now = self.clock()
+        self._emit(self.admission.node_reborn(node, now), now)
 
     def tokens(self, uid: str, count: int) -> None:
         """`count` more tokens of an observed answer, now."""

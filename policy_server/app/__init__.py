@@ -1,6 +1,7 @@
 """The composition root: builds and wires everything; nothing else does."""
 
+from policy_server.app.parent import Parent
 from policy_server.app.reload import Reload
 from policy_server.app.server import PolicyServer, run_server
 
-__all__ = ["PolicyServer", "Reload", "run_server"]
+__all__ = ["Parent", "PolicyServer", "Reload", "run_server"]

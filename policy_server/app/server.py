@@ -17,7 +17,7 @@ import hashlib
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -37,6 +37,7 @@ from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
 from policy_server.app.jobs import build_jobs
+from policy_server.app.parent import Parent
 from policy_server.app.reload import Reload, refuse_fixed_changes
 from policy_server.app.tickets import TicketOffice
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
@@ -315,11 +316,11 @@ async def run_server(
     config: Config,
     mode: Mode,
     data_dir: Path,
-    ready: Callable[[], None],
+    parent: Parent,
     reload: Reload | None = None,
     wiring: Wiring = "gate",
 ) -> None:
-    """Run until SIGTERM or SIGINT. Calls `ready` once traffic may come.
+    """Run until SIGTERM or SIGINT, under `parent`.
 
     Every wiring is served; `wiring` says how an Envoy is wired that does not say it itself.
 
@@ -337,7 +338,8 @@ async def run_server(
     if reload is not None:
         loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
     async with server.running():
-        ready()
+        parent.on_node(lambda n: loop.call_soon_threadsafe(server.driver.node_reborn, n))
+        parent.ready()
         await stop.wait()
         await server.drain()
 

@@ -14,7 +14,7 @@ from policy_server.core.learning import learned, restore_learned
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import Limit
 from policy_server.core.limit.registry import make_limit
-from policy_server.core.outcome import ShedReason
+from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.params import LimitParams, PoolParams
 from policy_server.core.pool import Pool
 from policy_server.core.request import Kind, Request
@@ -213,6 +213,16 @@ class Admission:
         """This Envoy's log says something."""
         for pool in self._pools.values():
             pool.leases.node_alive(node, now)
+
+    def node_reborn(self, node: str, now: float) -> list[Event]:
+        """The earlier lives of this Envoy are dead (`leases.is_past`), their requests with them."""
+        events: list[Event] = []
+        for pool in self._pools.values():
+            uids = pool.leases.bury(node)
+            ended = [pool._end_lease(u, LeaseEnd.EXPIRED, Completion(0), now) for u in uids]
+            events += self._track(pool, [event for event in ended if event is not None])
+            events += self._track(pool, pool.pump(now))
+        return events
 
     def load_report(self, pool: str, source: str, report: LoadReport, now: float) -> None:
         """An engine of `pool` says how it is; nothing when a reload has removed that pool."""

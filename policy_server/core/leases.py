@@ -4,7 +4,9 @@ A lease ends by the access log's end entry. Entries can be lost, so a lease that
 for `SILENCE_S` ends as expired, provided that its Envoy is talking at all: an Envoy whose log went
 silent still carries its requests, and freeing them in a wave would over-admit. Leases of an Envoy
 that stays silent go one by one (`TRICKLE_S` apart) once they are older than `ORPHAN_AGE_S`, so
-that a dead Envoy or a missing access log can't lock a pool for ever.
+that a dead Envoy or a missing access log can't lock a pool for ever. Who has seen an Envoy die (its
+supervisor) says so, and the leases of that life end at once (`bury`); nothing that an Envoy merely
+leaves unsaid is taken for its death.
 
 Heartbeats are a part of the Envoy configuration that we make, and so is the name by which an Envoy
 says who it is. An Envoy without a name was configured by a mesh that knows no heartbeats: there
@@ -25,6 +27,12 @@ UNHEARD_AGE_S = 300.0  # longer than most answers, for the end entries that are 
 TRICKLE_S = 1.0
 SWEEP_S = 1.0
 MAX_NODES = 1024
+
+
+def is_past(node: str, living: str) -> bool:
+    """Whether `node` is an earlier life of `living`: both are NAME@LIFE, only the life differs."""
+    name, at, _ = living.rpartition("@")
+    return at != "" and node != living and node.rpartition("@")[0] == name
 
 
 @dataclass(slots=True)
@@ -120,6 +128,11 @@ class LeaseTable:
             del self._nodes[next(iter(self._nodes))]
         self._nodes[node] = now
         self._last_log = now
+
+    def bury(self, node: str) -> list[str]:
+        """Forget the earlier lives of this Envoy; the uids that they still hold leases for."""
+        self._nodes = {n: heard for n, heard in self._nodes.items() if not is_past(n, node)}
+        return [uid for uid, lease in self._leases.items() if is_past(lease.request.node, node)]
 
     def nodes(self) -> dict[str, float]:
         """When each Envoy's log was last heard, monotonic seconds."""

@@ -75,4 +75,4 @@ class LeaseEnd(Enum):
     UPSTREAM_ERROR = "upstream_error"  # 429, 5xx or no answer at all
     CLIENT_CANCELLED = "client_cancelled"  # the client left mid-answer: no latency sample
     NEVER_SENT = "never_sent"  # it left before it learned of its admission
-    EXPIRED = "expired"  # no sign of life while its Envoy was talking
+    EXPIRED = "expired"  # no sign of life while its Envoy was talking, or its Envoy is dead

@@ -21,10 +21,14 @@ _ACTIVE = re.compile(rb"http\.gateway\.downstream_rq_active: (\d+)")
 
 
 class Envoy:
-    """Keeps one Envoy running with the plan's bootstrap. `ready` is set while it takes traffic."""
+    """Keeps one Envoy running with the plan's bootstrap. `ready` is set while it takes traffic;
+    `ended` is called between two lives, when nothing of the last one runs any more."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, plan: Plan, say: Callable[[str], None], ended: Callable[[], None] = lambda: None
+    ) -> None:
         self.ready = asyncio.Event()
+        self._ended = ended
         self._plan = plan
         self._say = say
         self._child: Child | None = None
@@ -45,6 +49,7 @@ class Envoy:
             if self._stopping:
                 return
             self._say(f"Envoy ended (exit code {code}); starting it again")
+            self._ended()
             if came_up:
                 failures.count = 0
             else:

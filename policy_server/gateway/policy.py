@@ -15,6 +15,7 @@ from collections.abc import Callable
 from policy_server.config import split_host_port
 from policy_server.envoy_config.command import ANY_HOSTS
 from policy_server.gateway import standby
+from policy_server.gateway.bootstrap import Bootstrap
 from policy_server.gateway.child import Child, FailedStarts, GaveUpError
 from policy_server.gateway.liveness import Patience, health_of, until_stuck
 from policy_server.gateway.plan import Plan
@@ -28,10 +29,11 @@ READY_WITHIN_S = 60.0
 class PolicyServers:
     """Keeps one policy server serving. `ready` is set while it does."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, say: Callable[[str], None], bootstrap: Bootstrap) -> None:
         self.ready = asyncio.Event()
         self.active: Child | None = None
         self._plan = plan
+        self._bootstrap = bootstrap
         self._say = say
         host, port = split_host_port(plan.config.server.http)
         self._ask = health_of(ANY_HOSTS.get(host, host), port)
@@ -66,6 +68,7 @@ class PolicyServers:
     async def _serve(self, child: Child) -> bool:
         """Gives `child` its turn; False when it ends, or is ended, before it serves."""
         child.tell(standby.GO)
+        child.tell(standby.node(self._bootstrap.node))
         try:
             async with asyncio.timeout(READY_WITHIN_S):
                 if not await _says_ready(child):
@@ -104,6 +107,11 @@ class PolicyServers:
         if self._stopping:
             child.kill()
         return child
+
+    def tell_node(self) -> None:
+        """The Envoy that lives from now on; earlier ones are dead."""
+        if self.active is not None:
+            self.active.tell(standby.node(self._bootstrap.node))
 
     def reload(self) -> None:
         """SIGHUP to the active one; a standby starts from what it accepted last."""

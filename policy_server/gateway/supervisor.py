@@ -14,9 +14,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from policy_server.config import ConfigError
-from policy_server.envoy_config.bootstrap import build_bootstrap
-from policy_server.envoy_config.plain import to_yaml
 from policy_server.gateway import accepted
+from policy_server.gateway.bootstrap import Bootstrap
 from policy_server.gateway.child import GaveUpError
 from policy_server.gateway.envoy import Envoy
 from policy_server.gateway.plan import Plan
@@ -32,12 +31,12 @@ def run_gateway(plan: Plan) -> int:
     """Runs until a signal; the exit code of the command."""
     _raise_file_limit()
     try:
-        text = to_yaml(build_bootstrap(plan.config, plan.options), "Written by the gateway.")
-        plan.bootstrap_file.write_text(text, "utf-8")
+        bootstrap = Bootstrap(plan)
+        bootstrap.write()
         accepted.save(plan.config, plan.accepted_file)
     except OSError as error:
         raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
-    return asyncio.run(_Supervisor(plan).run())
+    return asyncio.run(_Supervisor(plan, bootstrap).run())
 
 
 def _raise_file_limit() -> None:
@@ -49,10 +48,16 @@ def _raise_file_limit() -> None:
 
 
 class _Supervisor:
-    def __init__(self, plan: Plan) -> None:
-        self._policy = PolicyServers(plan, _say)
-        self._envoy = Envoy(plan, _say)
+    def __init__(self, plan: Plan, bootstrap: Bootstrap) -> None:
+        self._policy = PolicyServers(plan, _say, bootstrap)
+        self._envoy = Envoy(plan, _say, self._envoy_ended)
+        self._bootstrap = bootstrap
         self._stop, self._now = asyncio.Event(), asyncio.Event()
+
+    def _envoy_ended(self) -> None:
+        """The next one gets a life of its own, and what the last one carried is given back."""
+        self._bootstrap.write()
+        self._policy.tell_node()
 
     async def run(self) -> int:
         keepers = [

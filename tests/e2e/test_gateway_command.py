@@ -41,8 +41,9 @@ async def one_slot(directory: Path) -> AsyncIterator[tuple[GatewayCommand, EchoU
         yield gateway, upstream
 
 
-async def post(gateway: GatewayCommand, path: str = "/v1/chat/completions") -> int:
-    async with aiohttp.ClientSession() as http, http.post(gateway.url + path) as response:
+async def post(gateway: GatewayCommand, path: str = "/v1/chat/completions", **headers: str) -> int:
+    url = gateway.url + path
+    async with aiohttp.ClientSession() as http, http.post(url, headers=headers) as response:
         await response.read()
         return response.status
 
@@ -114,6 +115,19 @@ async def test_a_killed_envoy_is_started_again(tmp_path: Path) -> None:
         os.kill(gateway.envoy_pid(), signal.SIGKILL)
         await wait_http_ok(f"{gateway.url}/v1/models")
         assert await post(gateway) == 200
+
+
+async def test_a_killed_envoy_gives_its_slots_back_at_once(tmp_path: Path) -> None:
+    async with one_slot(tmp_path) as (gateway, upstream):
+        cut = asyncio.create_task(post(gateway, "/slow"))
+        while not upstream.requests:
+            await asyncio.sleep(0.01)
+        os.kill(gateway.envoy_pid(), signal.SIGKILL)
+        with pytest.raises(aiohttp.ClientError):
+            await cut
+        await wait_http_ok(f"{gateway.url}/v1/models")
+        # Unheard slots come back after 20 s; this one does not wait for that long.
+        assert await post(gateway, prefer="wait=10") == 200
 
 
 async def test_sigterm_finishes_what_is_in_flight_and_answers_who_waits(tmp_path: Path) -> None:

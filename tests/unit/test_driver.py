@@ -299,6 +299,24 @@ async def test_a_log_entry_for_a_request_that_waits_ends_its_wait_once() -> None
     assert (stage.waiting, len(only(Cancelled, stage.events))) == (0, 1)
 
 
+@virtual
+async def test_an_envoy_that_died_gives_its_slots_back_at_once() -> None:
+    stage = Stage(pool_params(2.0))
+    stage.submit("old", node="edge@1")
+    stage.submit("living", node="edge@2")
+    waits = stage.hold("waits", node="edge@2")
+    stage.driver.node_reborn("edge@2")
+    assert isinstance(await waits.future, Admitted)
+    assert [(e.request.uid, e.how) for e in only(LeaseEnded, stage.events)] == [
+        ("old", LeaseEnd.EXPIRED)
+    ]
+    stage.driver.complete("waits", OK)
+    stage.submit("late", node="edge@1")  # it stood in a buffer when its Envoy died
+    await asyncio.sleep(1.5)
+    assert stage.driver.admission.lease("late") is None
+    assert stage.driver.admission.lease("living") is not None
+
+
 # -- time -----------------------------------------------------------------------------------------
 
 

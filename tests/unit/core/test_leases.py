@@ -128,7 +128,7 @@ def test_a_sign_of_life_of_an_unknown_request_is_nothing() -> None:
     assert list(leases) == []
 
 
-def test_the_table_of_envoys_is_bounded_and_forgets_the_most_silent() -> None:
+def test_the_leasesof_envoys_is_bounded_and_forgets_the_most_silent() -> None:
     leases = LeaseTable()
     for i in range(MAX_NODES + 10):
         leases.node_alive("kept", float(i))
@@ -136,3 +136,24 @@ def test_the_table_of_envoys_is_bounded_and_forgets_the_most_silent() -> None:
     assert len(leases.nodes()) == MAX_NODES
     assert "pod-0" not in leases.nodes()
     assert leases.nodes()["kept"] == leases.nodes()[f"pod-{MAX_NODES + 9}"]
+
+
+def test_the_death_of_an_envoy_ends_the_leases_of_that_life_only() -> None:
+    leases = table(
+        lease("old", node="edge@1"),
+        lease("older", node="edge@0"),
+        lease("new", node="edge@2"),
+        lease("other", node="edge-b@1"),
+        lease("plain", node="edge"),
+        lease("none", node=""),
+    )
+    for node in ("edge@1", "edge@2", "edge", "edge-b@1"):
+        leases.node_alive(node, 1.0)
+    assert leases.bury("edge@2") == ["old", "older"]
+    assert list(leases.nodes()) == ["edge@2", "edge", "edge-b@1"]
+
+
+def test_an_envoy_without_lives_buries_nobody() -> None:
+    leases = table(lease("a", node="edge"), lease("b", node=""), lease("c", node="edge@1"))
+    assert leases.bury("edge") == []
+    assert leases.bury("") == []

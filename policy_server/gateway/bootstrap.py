@@ -1,0 +1,32 @@
+"""Envoy's bootstrap, written anew for each of its lives.
+
+Each start of Envoy has a node name of its own, NAME@LIFE. So the policy server can tell which slots
+belong to an Envoy that is gone, and never mixes them up with those of the next.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+
+from policy_server.envoy_config.bootstrap import build_bootstrap
+from policy_server.envoy_config.plain import to_yaml
+from policy_server.gateway.plan import Plan
+
+_LIFE = "@of-this-life"
+
+
+class Bootstrap:
+    """Envoy's configuration file. `node`: the name of the Envoy that lives or is about to."""
+
+    def __init__(self, plan: Plan) -> None:
+        options = replace(plan.options, node_id=plan.options.node_id + _LIFE)
+        self._text = to_yaml(build_bootstrap(plan.config, options), "Written by the gateway.")
+        self._name = plan.options.node_id
+        self._file = plan.bootstrap_file
+        self.node = self._name
+
+    def write(self) -> None:
+        """For a new life. Raises OSError."""
+        self.node = f"{self._name}@{secrets.token_hex(3)}"
+        self._file.write_text(self._text.replace(self._name + _LIFE, self.node), "utf-8")
