@@ -196,6 +196,22 @@ def check(config: ConfigFile = None) -> None:
 
 
 @app.command()
+def health(
+    config: ConfigFile = None,
+    grpc: Annotated[
+        str | None, typer.Option("--grpc", help="host:port instead of the configured one.")
+    ] = None,
+    timeout: Annotated[float, typer.Option("--timeout", help="Seconds.")] = 3.0,
+) -> None:
+    """Ask a running policy server whether it serves: exit code 0 or 1, for health checks."""
+    from policy_server.adapters.health_check import ask_health
+    from policy_server.config import load_config
+
+    with _usage():
+        print(ask_health(load_config(config, os.environ), grpc, timeout))
+
+
+@app.command()
 def backend(
     port: Annotated[int, typer.Option("--port")] = 8000,
     host: Annotated[str, typer.Option("--host")] = "127.0.0.1",

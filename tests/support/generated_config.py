@@ -1,4 +1,4 @@
-"""The files under envoy/ that are generated: `python -m tests.support.generated_config --write`.
+"""The files that are generated: `python -m tests.support.generated_config --write`.
 
 Without `--write` it prints the names of those that differ and exits 1.
 """
@@ -8,10 +8,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import yaml
+
 from policy_server.config import load_config
 from policy_server.envoy_config.command import Asked, render
+from policy_server.envoy_config.plain import to_yaml
 
-FOLDER = Path(__file__).resolve().parents[2] / "envoy"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "envoy"
+DOCKER = ROOT / "docker"
 UPSTREAM = ("http://127.0.0.1:8000",)
 SERVICE = ("http://model.models:8000",)
 FILES = {
@@ -34,22 +39,43 @@ def generated() -> dict[str, str]:
     return {name: render(defaults, asked) for name, asked in FILES.items()}
 
 
+def prometheus_rule() -> str:
+    """The alert rules once more, as an object of Prometheus' operator."""
+    rules = yaml.safe_load((DOCKER / "prometheus/alerts.yaml").read_text("utf-8"))
+    metadata = {"name": "policy-server", "namespace": "policy"}
+    labels = {"app.kubernetes.io/name": "policy-server"}
+    document = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "PrometheusRule",
+        "metadata": {**metadata, "labels": labels},
+        "spec": rules,
+    }
+    return to_yaml(document, "Generated from prometheus/alerts.yaml, do not edit: make config")
+
+
+def everything() -> dict[Path, str]:
+    """Path → content of every generated file."""
+    files = {FOLDER / name: text for name, text in generated().items()}
+    return {**files, DOCKER / "kubernetes/prometheusrule.yaml": prometheus_rule()}
+
+
 def main() -> int:
     """Writes, or names what differs."""
+    wanted = everything()
     stale = [
-        name
-        for name, text in generated().items()
-        if not (FOLDER / name).exists() or (FOLDER / name).read_text("utf-8") != text
+        path
+        for path, text in wanted.items()
+        if not path.exists() or path.read_text("utf-8") != text
     ]
-    if "--write" in sys.argv[1:]:
-        for name in stale:
-            (FOLDER / name).parent.mkdir(exist_ok=True)
-            (FOLDER / name).write_text(generated()[name], "utf-8")
-            print(f"wrote envoy/{name}")
-        return 0
-    for name in stale:
-        print(f"envoy/{name} differs from the generator; run: make config")
-    return 1 if stale else 0
+    for path in stale:
+        name = path.relative_to(ROOT)
+        if "--write" in sys.argv[1:]:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(wanted[path], "utf-8")
+            print(f"wrote {name}")
+        else:
+            print(f"{name} differs from the generator; run: make config")
+    return 1 if stale and "--write" not in sys.argv[1:] else 0
 
 
 if __name__ == "__main__":
