@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 UPSTREAM ?=
 ARGS   ?=
 
-.PHONY: run test unit lint types bench sim check format config clean
+.PHONY: run test unit lint types bench sim check alerts format config clean
 
 run: $(STAMP)
 	@$(BIN)/policy-server demo $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
@@ -32,11 +32,17 @@ bench: $(STAMP)
 sim: $(STAMP)
 	$(BIN)/python -m tests.simulation $(ARGS)
 
+# Needs promtool (Debian: apt-get install prometheus).
+alerts:
+	promtool check rules docker/prometheus/alerts.yaml
+	promtool check config docker/prometheus/prometheus.yml
+	promtool test rules docker/prometheus/alerts.test.yaml
+
 format: $(STAMP)
 	$(BIN)/ruff check --fix policy_server tests
 	$(BIN)/ruff format policy_server tests
 
-# Regenerates the checked-in files under envoy/ (a test holds them equal to the generator's output).
+# Regenerates the checked-in files under envoy/ and docker/ (a test holds them equal to it).
 config: $(STAMP)
 	$(BIN)/python -m tests.support.generated_config --write
 
