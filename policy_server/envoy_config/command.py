@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from policy_server.config import Config, split_host_port
+from policy_server.config_jobs import takes_jobs
 from policy_server.config_source import ConfigError
 from policy_server.envoy_config.bootstrap import build_bootstrap
 from policy_server.envoy_config.envoy_gateway import envoy_gateway_documents
@@ -66,6 +67,10 @@ def documents(config: Config, asked: Asked) -> list[Document]:
     if asked.upstreams and not mesh.routes:
         raise ConfigError(
             f"--upstream: with --target {asked.target} the routes are your own; leave it out"
+        )
+    if takes_jobs(config):
+        raise ConfigError(
+            f"jobs.via: --target {asked.target} has no way back for jobs; leave jobs.via out"
         )
     upstreams = (asked.upstreams or [DEFAULT_SERVICE]) if mesh.routes else []
     options = MeshOptions(

@@ -153,3 +153,9 @@ def test_certificate_files_are_refused_where_the_mesh_builds_the_cluster(
     text = f"server: {{tls: {{cert: {tmp_path}/c.pem, key: {tmp_path}/k.pem}}}}"
     with pytest.raises(ConfigError, match=r"server.tls: this target"):
         made(tmp_path, text, asked)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=name_of)
+def test_jobs_are_refused_because_they_could_not_come_back(tmp_path: Path, asked: Asked) -> None:
+    with pytest.raises(ConfigError, match=r"jobs.via: .* no way back"):
+        made(tmp_path, "jobs: {via: 'http://127.0.0.1:9999'}", asked)
