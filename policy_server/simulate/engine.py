@@ -35,7 +35,10 @@ MAX_JUMP = 4096
 
 @dataclass(frozen=True, slots=True)
 class EngineParams:
-    """One replica. Seconds, tokens; `chunk_tokens` = most prefill tokens in one step."""
+    """One replica. Seconds, tokens; `chunk_tokens` = most prefill tokens in one step.
+
+    Of `cached_share` of the prompts nine tenths are in the prompt cache: no prefill for those.
+    """
 
     step_s: float = 0.0107
     seq_s: float = 0.0002
@@ -43,12 +46,15 @@ class EngineParams:
     slots: int = 64
     kv_tokens: int = UNBOUNDED
     chunk_tokens: int = 2048
+    cached_share: float = 0.0
 
     def __post_init__(self) -> None:
         if min(self.step_s, self.seq_s, self.prefill_token_s) < 0 or self.step_s + self.seq_s <= 0:
             raise ValueError("engine: step_s, seq_s, prefill_token_s must be ≥ 0, a step > 0 s")
         if min(self.slots, self.kv_tokens, self.chunk_tokens) < 1:
             raise ValueError("engine: slots, kv_tokens and chunk_tokens must be ≥ 1")
+        if not 0.0 <= self.cached_share <= 1.0:
+            raise ValueError("engine: cached_share must be within 0 and 1")
 
 
 class BatchEngine:
@@ -64,6 +70,7 @@ class BatchEngine:
         self._decoding: dict[Answer, None] = {}  # oldest first
         self._ends: list[tuple[int, int, int, Answer]] = []  # (step, order, run, answer)
         self._order = 0
+        self._hits = 0.0
         self._kv = 0
         self._counter = 0  # steps done
         self._busy = False
@@ -83,12 +90,20 @@ class BatchEngine:
         kv = self.params.kv_tokens
         answer.prompt = min(answer.prompt, max(1, kv // 2))
         answer.output = max(1, min(answer.output, kv - answer.prompt))
-        answer.prefill_left = answer.prompt
+        answer.prefill_left = self._uncached(answer.prompt)
         self._waiting.append(answer)
         if not self._busy:
             self._begin()
         elif len(self._waiting) == 1 and self._fits(answer):
             self._cut()
+
+    def _uncached(self, prompt: int) -> int:
+        """Tokens of a new prompt that take prefill; the hits are spread evenly."""
+        self._hits += self.params.cached_share
+        if self._hits < 1.0:
+            return prompt
+        self._hits -= 1.0
+        return max(1, prompt // 10)
 
     def cancel(self, answer: Answer) -> None:
         """Free what it holds at the end of the step in progress."""

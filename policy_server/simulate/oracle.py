@@ -26,7 +26,7 @@ from policy_server.simulate.seeds import stream
 from policy_server.simulate.workload import Lengths
 from policy_server.simulate.world import World
 
-VERSION = 2
+VERSION = 3
 """Part of the cache key: raise it when the engine model changes."""
 
 WARM_S = 30.0
@@ -119,7 +119,7 @@ def best_static(world: World, cache: Path | None, lengths: Lengths | None = None
 
 
 def _key(world: World, lengths: Lengths) -> str:
-    parts = (VERSION, world.engine, world.replicas, world.objectives, lengths)
+    parts = (VERSION, world.engine, world.replicas, world.speeds, world.objectives, lengths)
     return sha256(f"{parts!r} {world.visibility.log_delay_s}".encode()).hexdigest()[:16]
 
 

@@ -65,12 +65,15 @@ def run(world: World, make_gate: MakeGate, seed: int, options: Options = PLAIN) 
 
 def build_replicas(world: World, loop: Loop, sink: Sink, seed: int) -> list[Replica]:
     """The model servers of a world."""
-    return [
+    replicas: list[Replica] = [
         PlainService(world.engine, loop, sink, stream(seed, f"service{index}"))
         if isinstance(world.engine, PlainParams)
         else BatchEngine(world.engine, loop, sink)
         for index in range(world.replicas)
     ]
+    for replica, factor in zip(replicas, world.speeds, strict=False):
+        replica.set_speed(factor)
+    return replicas
 
 
 class Fan:

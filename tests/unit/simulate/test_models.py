@@ -101,3 +101,21 @@ def test_sdk_clients_obey_retry_after_and_give_up_after_two_retries() -> None:
     for ignored in (None, 0.0, -1.0, 61.0):
         assert 0.375 <= (retry_delay_s(0, ignored, True, rng) or 0) <= 0.5
         assert 0.75 <= (retry_delay_s(1, ignored, True, rng) or 0) <= 1.0
+
+
+def test_cached_prompts_take_a_tenth_of_the_prefill() -> None:
+    loop = Loop()
+    engine = BatchEngine(
+        EngineParams(step_s=0.0, seq_s=1e-9, prefill_token_s=1e-3, slots=1, cached_share=0.5),
+        loop,
+        Heard(loop),
+    )
+    firsts = []
+    for index in range(4):
+        answer = Answer(f"{index}", 1000, 1)
+        started = loop.now
+        engine.submit(answer)
+        loop.run(loop.now + 10.0)
+        assert answer.first_token_at is not None
+        firsts.append(answer.first_token_at - started)
+    assert firsts == pytest.approx([1.0, 0.1, 1.0, 0.1], abs=1e-3)

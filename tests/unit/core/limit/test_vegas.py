@@ -111,6 +111,20 @@ def test_while_nobody_waits_it_takes_two_bad_windows_in_a_row() -> None:
     assert it.on_window(window(**bad)) == Change(85.0, Reason.DELAY)
 
 
+def test_while_nobody_waits_it_climbs_back_to_what_bursts_have_cut() -> None:
+    it = grown()
+    for now in (2.0, 4.0, 6.0):
+        it.on_window(window(int(it.current), now=now, delay_s=30.0))
+    cut = it.current
+    assert cut == pytest.approx(100.0 * 0.85**3)
+    calm = [it.on_window(window(20, now=10.0 + 2 * i, bound=False)) for i in range(20)]
+    assert calm[0] == Change(pytest.approx(cut + cut**0.5 / 4), Reason.PROBE)  # type: ignore[arg-type]
+    assert calm[-1] == Change(85.0, Reason.HOLD)
+    # After ten minutes nothing is left to climb back to.
+    it.on_window(window(int(it.current), now=100.0, delay_s=30.0))
+    assert it.on_window(window(50, now=800.0, bound=False)).reason is Reason.HOLD
+
+
 def test_a_tiny_limit_is_reached_when_one_more_seat_would_not_fit() -> None:
     it = limit(3.0)
     assert it.on_window(window(1, engine_queue=2.0, delay_s=2.0)).reason is Reason.HOLD
