@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from policy_server.core.params import PoolParams
+    from policy_server.load.results import LoadReport
     from policy_server.load.runner import Progress
 
 T = TypeVar("T")
@@ -260,6 +261,7 @@ def load(
     import json
 
     from policy_server.load.params import LoadParams, parse_mix, parse_weights
+    from policy_server.load.reach import check_reachable
     from policy_server.load.report import render
     from policy_server.load.runner import run_load
 
@@ -277,13 +279,20 @@ def load(
             retry=retry,
             stream=stream,
         )
-    report = _run(lambda: run_load(params, _progress))
+
+    async def run() -> LoadReport:
+        await check_reachable(params.url)
+        return await run_load(params, _progress)
+
+    report = _run(run)
     if as_json:
         print(json.dumps(report.as_json(), indent=1))
-        return
-    from rich.console import Console
+    else:
+        from rich.console import Console
 
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(render(report))
+        Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(render(report))
+    if report.broken:
+        raise ConnectionError(f"{params.url}: no request got an answer: {report.broken}")
 
 
 def _progress(now: Progress) -> None:

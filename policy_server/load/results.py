@@ -134,6 +134,13 @@ class LoadReport:
         """Requests per second that were really sent."""
         return self.overall.total.sent / self.params.seconds
 
+    @property
+    def broken(self) -> str:
+        """The commonest error when no request got any answer, else ""."""
+        total = self.overall.total
+        alone = total.sent > 0 and total.ends[End.ERROR.value] == total.sent
+        return next(iter(self.errors), "unknown") if alone else ""
+
     def as_json(self) -> dict[str, object]:
         """Everything as plain dicts, lists and numbers."""
         plain = asdict(self)

@@ -112,8 +112,10 @@ def simulate_command(load_pools: LoadPools) -> Callable[..., None]:
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
+    """Mistakes are said, and coded, as by every other command."""
+    from policy_server.config import ConfigError
+
     try:
         yield
     except InputError as error:
-        typer.echo(f"error: {error}", err=True)
-        raise typer.Exit(2) from error
+        raise ConfigError(str(error)) from error

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -44,7 +47,36 @@ def test_wrong_usage_is_one_line_and_code_2(
     code, out, err = run(capsys, *arguments)
     assert (code, out) == (2, "")
     assert message in err
+    assert err.startswith("policy-server: ")
     assert len(err.splitlines()) == 1
+
+
+def test_load_says_that_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://localhost:{taken.getsockname()[1]}"
+        code, out, err = run(capsys, "load", "--url", url, "--rate", "1", "--seconds", "600")
+    assert (code, out) == (1, "")
+    assert f"{url}/v1/chat/completions: cannot connect (Connection refused)" in err
+    assert len(err.splitlines()) == 1
+
+
+def test_load_says_that_nobody_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    silent.accept()[0].close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        arguments = ("--url", url, "--rate", "20", "--seconds", "0.3")
+        code, out, err = run(capsys, "load", *arguments)
+        silent.shutdown(socket.SHUT_RDWR)
+    assert code == 1
+    assert "failed" in out  # the table is shown all the same
+    assert f"{url}/v1/chat/completions: no request got an answer: " in err
 
 
 def test_check_says_what_it_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
