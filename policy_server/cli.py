@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from policy_server import __version__
+from policy_server.load.command import load_command
 from policy_server.simulate.command import simulate_command
 from policy_server.top.command import top_command
 
@@ -25,11 +26,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
 
     from policy_server.core.params import PoolParams
-    from policy_server.load.results import LoadReport
-    from policy_server.load.runner import Progress
 
 T = TypeVar("T")
-TABLE_WIDTH = 140  # of a table that goes into a file or a pipe
 
 app = typer.Typer(
     name="policy-server",
@@ -138,6 +136,7 @@ def serve(
     """Run the policy server alone, for an Envoy that someone else runs. Prints `ready`."""
     from policy_server.app import Parent, Reload, run_server
     from policy_server.config import load_config
+    from policy_server.config_check import check_files
     from policy_server.gateway import accepted as last_accepted
     from policy_server.gateway import standby as handover
 
@@ -149,6 +148,7 @@ def serve(
         supervisor.follow()
         parent = Parent(handover.say_ready, supervisor.on_node)
     settings = load_config(accepted or config, os.environ)
+    check_files(settings)
     keep = partial(last_accepted.save, path=accepted) if accepted else None
     reload = Reload(lambda: load_config(config, os.environ), keep)
     _run(lambda: run_server(settings, mode.value, data_dir, parent, reload, wiring.value))
@@ -187,11 +187,21 @@ def envoy_config(
 
 
 @app.command()
-def check(config: ConfigFile = None) -> None:
+def check(
+    config: ConfigFile = None,
+    files: Annotated[
+        bool, typer.Option("--files/--no-files", help="Look at the files that it names, too.")
+    ] = True,
+) -> None:
     """Validate a configuration file: every error names file, line or key, and the fix."""
     from policy_server.config import load_config
+    from policy_server.config_check import check_files, warnings_of
 
     settings = load_config(config, os.environ)
+    if files:
+        check_files(settings)
+    for warning in warnings_of(settings):
+        print(f"policy-server: warning: {warning}", file=sys.stderr)
     pools = ", ".join(pool.name for pool in settings.pools)
     print(f"{config or 'the defaults'}: ok; pools: {pools}")
 
@@ -240,70 +250,6 @@ def backend(
         if not 0 <= port < 65536:
             raise ValueError(f"--port: {port} is no port; choose 0 (any free one) to 65535")
     _run(lambda: run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))
-
-
-@app.command()
-def load(
-    url: Annotated[str, typer.Option("--url", help="Gateway or model server.")],
-    rate: Annotated[float, typer.Option("--rate", help="Requests per second.")],
-    seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")],
-    mix: Annotated[str, typer.Option(help="Classes, as in 0:.2,1:.5,2:.3")] = "",
-    tenants: Annotated[str, typer.Option(help="Tenants, as in a:.9,b:.1")] = "",
-    tokens: Annotated[int, typer.Option(help="Mean answer length.")] = 100,
-    sigma: Annotated[float, typer.Option(help="Spread of the lengths (lognormal).")] = 0.0,
-    warmup: Annotated[float, typer.Option(help="Seconds left out of the table.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 1,
-    retry: Annotated[bool, typer.Option("--retry", help="Retry like the SDKs.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Streamed answers.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
-) -> None:
-    """Send open-loop load; latency counts from the scheduled send."""
-    import json
-
-    from policy_server.load.params import LoadParams, parse_mix, parse_weights
-    from policy_server.load.reach import check_reachable
-    from policy_server.load.report import render
-    from policy_server.load.runner import run_load
-
-    with _usage():
-        params = LoadParams(
-            url=url,
-            rate=rate,
-            seconds=seconds,
-            mix=parse_mix(mix) if mix else {},
-            tenants=parse_weights(tenants, "--tenants") if tenants else {},
-            tokens=tokens,
-            sigma=sigma,
-            warmup_s=warmup,
-            seed=seed,
-            retry=retry,
-            stream=stream,
-        )
-
-    async def run() -> LoadReport:
-        await check_reachable(params.url)
-        return await run_load(params, _progress)
-
-    report = _run(run)
-    if as_json:
-        print(json.dumps(report.as_json(), indent=1))
-    else:
-        from rich.console import Console
-
-        Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(render(report))
-    if report.broken:
-        raise ConnectionError(f"{params.url}: no request got an answer: {report.broken}")
-
-
-def _progress(now: Progress) -> None:
-    if sys.stderr.isatty():
-        print(
-            f"\r{now.elapsed_s:4.0f} s  sent {now.sent}  served {now.served}  "
-            f"in flight {now.inflight}  refused {now.refused_attempts} ",
-            end="",
-            file=sys.stderr,
-            flush=True,
-        )
 
 
 def _load_pools(path: Path | None) -> list[PoolParams]:
@@ -372,6 +318,7 @@ def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
     return uvloop.run(main())
 
 
+app.command("load")(load_command(_run))
 app.command("top")(top_command(_run))
 
 

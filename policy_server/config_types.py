@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_RETRY_AFTER_S = 55  # client SDKs ignore a Retry-After above 60 s; jitter stays below it
+MIN_TOKEN_CHARS = 16  # of an admin token: shorter ones can be guessed over a network
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _TENANT_SOURCE = re.compile(r"header:[!#$%&'*+.^_`|~0-9A-Za-z-]+|metadata:[^/\s]+/\S+|api_key_hash")
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")

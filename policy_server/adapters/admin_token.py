@@ -11,7 +11,7 @@ import binascii
 from hmac import compare_digest
 from pathlib import Path
 
-MIN_TOKEN_CHARS = 16  # shorter ones can be guessed over a network
+from policy_server.config_types import MIN_TOKEN_CHARS
 
 
 class AdminTokenError(Exception):

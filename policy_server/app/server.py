@@ -41,6 +41,7 @@ from policy_server.app.parent import Parent
 from policy_server.app.reload import Reload, refuse_fixed_changes
 from policy_server.app.tickets import TicketOffice
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
+from policy_server.config_check import warnings_of
 from policy_server.core.admission import Admission
 from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.request import Priority
@@ -201,6 +202,8 @@ class PolicyServer:
         )
         for warning in self._blind(time.monotonic()):
             self._log.warning("blind", detail=warning)
+        for warning in warnings_of(self._config):
+            self._log.warning("config", detail=warning)
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policy_server.config import Config, ConfigError, load_config, split_host_port
+from policy_server.config_check import check_files, check_pair
 from policy_server.envoy_config.command import ANY_HOSTS
 from policy_server.envoy_config.options import (
     DEFAULT_CA_FILE,
@@ -160,14 +161,9 @@ def _ca_file() -> str:
 
 
 def _check_files(flags: Flags, config: Config) -> None:
-    named = {"--tls-cert": flags.tls_cert, "--tls-key": flags.tls_key}
-    tls = config.server.tls
-    if tls is not None:
-        named |= {f"server.tls.{key}": value for key, value in tls if value is not None}
-    named["server.admin_token_file"] = config.server.admin_token_file
-    for name, path in named.items():
-        if path is not None and not os.access(path, os.R_OK):
-            raise ConfigError(f"{name}: {path} cannot be read; give a readable file")
+    if flags.tls_cert is not None and flags.tls_key is not None:
+        check_pair("--tls-cert", flags.tls_cert, "--tls-key", flags.tls_key)
+    check_files(config)
 
 
 def _check_ports(flags: Flags, config: Config) -> None:

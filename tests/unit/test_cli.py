@@ -86,6 +86,30 @@ def test_check_says_what_it_read(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert (code, out) == (0, f"{file}: ok; pools: a, b\n")
 
 
+def test_check_looks_at_the_files_that_are_named_unless_told_not_to(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("server: {tls: {cert: /nowhere/a.pem, key: /nowhere/a.key}}")
+    code, out, err = run(capsys, "check", "--config", str(file))
+    assert (code, out) == (2, "")
+    assert "server.tls.cert: /nowhere/a.pem cannot be read" in err
+    assert run(capsys, "check", "--no-files", "--config", str(file))[0] == 0
+    code, _, err = run(capsys, "serve", "--config", str(file))
+    assert code == 2
+    assert "server.tls.cert" in err
+
+
+def test_check_warns_of_a_room_that_no_machine_has(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("room: {max_requests: 100000000000}")
+    code, out, err = run(capsys, "check", "--config", str(file))
+    assert (code, out) == (0, f"{file}: ok; pools: default\n")
+    assert err.startswith("policy-server: warning: room.max_requests: 100,000,000,000 waiting")
+
+
 def test_a_token_too_short_to_be_one_is_a_mistake_in_the_file(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
