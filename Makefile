@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 UPSTREAM ?=
 ARGS   ?=
 
-.PHONY: run test unit lint types bench sim check alerts format config clean
+.PHONY: run test unit soak lint types bench sim check alerts format config clean
 
 run: $(STAMP)
 	@$(BIN)/policy-server demo $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
@@ -16,6 +16,10 @@ test: $(STAMP)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
+
+# What takes minutes and is not part of `make test`.
+soak: $(STAMP)
+	$(BIN)/python -m pytest tests/soak $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check policy_server tests

@@ -11,10 +11,11 @@ from policy_server.core.events import Event, LimitChanged
 from policy_server.core.limit.base import Change, Reason
 from policy_server.core.pool import Pool
 from policy_server.core.request import PRIORITIES
-from policy_server.telemetry.views import ChangeView, NodeView, PoolView, ScrapeView
+from policy_server.telemetry.views import ChangeView, NodeView, PoolView, ScrapeView, TenantView
 
 CHANGES_KEPT = 20
 TENANTS_SHOWN = 20
+ANONYMOUS = "(anonymous)"
 
 
 class Views:
@@ -61,6 +62,8 @@ class Views:
             inflight_requests=len(pool.leases),
             waiting=dict(zip(PRIORITIES, pool.room.counts(), strict=True)),
             waiting_by_tenant=_top_tenants(pool),
+            held_by_tenant=pool.room.tenants(),
+            tenants=_tenants(pool),
             predicted_wait_s=dict(zip(PRIORITIES, pool.predicted_waits(now), strict=True)),
             limit_min=limit.minimum,
             limit_max=limit.maximum if limit.algorithm != "fixed" else None,
@@ -90,4 +93,17 @@ def _finite(value: float) -> float | None:
 
 def _top_tenants(pool: Pool) -> dict[str, int]:
     most = pool.room.tenants().most_common(TENANTS_SHOWN)
-    return {tenant or "(anonymous)": count for tenant, count in most}
+    return {tenant or ANONYMOUS: count for tenant, count in most}
+
+
+def _tenants(pool: Pool) -> dict[str, TenantView]:
+    """The tenants with most requests here, jobs included."""
+    inflight = Counter(lease.request.tenant for lease in pool.leases)
+    waiting = [Counter(pool.room.lines(priority)) for priority in PRIORITIES]
+    most = (inflight + sum(waiting, Counter())).most_common(TENANTS_SHOWN)
+    return {
+        tenant or ANONYMOUS: TenantView(
+            {p: waiting[p][tenant] for p in PRIORITIES}, inflight[tenant]
+        )
+        for tenant, _ in most
+    }

@@ -100,6 +100,7 @@ class PolicyServer:
             lambda: self._views.pools(time.monotonic()),
         )
         self._history = History()
+        self.metrics.tenants.use(config.tenants.named)
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
         self._guard = OverloadGuard(
             time.monotonic(), time.thread_time, self.driver.set_lagging, self.driver.note_late
@@ -271,6 +272,7 @@ class PolicyServer:
         self.desk.use(rules_of(config))
         if self.jobs is not None:
             self.jobs.use(config)
+        self.metrics.tenants.use(config.tenants.named)
         self._config = config
         self._scraper.use(_pages(config))
         if how.accepted is not None:

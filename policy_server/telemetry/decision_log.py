@@ -130,6 +130,11 @@ class DecisionLog:
             reason=event.reason.value,
             wait_ms=round(event.wait_s * 1000, 1),
             retry_after_s=round(event.retry_after_s, 1),
+            budget_s=round(event.request.budget_s, 1),
+            predicted_wait_s=_rounded(event.predicted_wait_s),
+            should_retry=event.should_retry,
+            returning=event.request.returning,
+            tenant=event.request.tenant,
             **self._who(event.request),
         )
 
@@ -164,3 +169,7 @@ class DecisionLog:
             "pool": request.pool,
             "class": request.priority.name,
         }
+
+
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds, 1)

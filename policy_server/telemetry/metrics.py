@@ -43,6 +43,7 @@ from policy_server.core.outcome import (
 from policy_server.core.request import PRIORITIES, Kind, Priority
 from policy_server.telemetry import names
 from policy_server.telemetry.names import MetricId
+from policy_server.telemetry.tenants import TenantSeries
 from policy_server.telemetry.views import PoolView
 
 Views = Callable[[], Iterable[PoolView]]
@@ -75,7 +76,8 @@ class Metrics:
         self._tickets = {outcome: tickets.labels(outcome.value) for outcome in TicketOutcome}
         build = Gauge(*names.BUILD_INFO, registry=self.registry)
         build.labels(version).set(1)
-        self.registry.register(_PoolGauges(views))
+        self.tenants = TenantSeries(self.registry)
+        self.registry.register(_PoolGauges(views, self.tenants))
         ProcessCollector(registry=self.registry)
         self._pools = {name: _PoolSeries(name, self._families) for name in pools}
 
@@ -90,13 +92,17 @@ class Metrics:
         if isinstance(event, Admitted):
             if not event.resent and request.kind is Kind.HELD:
                 series.admitted(event)
+                outcome = Outcome.QUEUED_ADMITTED if event.queued else Outcome.ADMITTED
+                self.tenants.count(request, outcome)
         elif isinstance(event, LeaseEnded):
             series.lease_ended(event)
         elif isinstance(event, Shed):
             if not request.or_job:  # counted as what becomes of it
                 series.shed(event)
+                self.tenants.count(request, Outcome.SHED)
         elif isinstance(event, (Cancelled, Lapsed)) and request.kind is Kind.HELD:
             series.cancelled[request.priority].inc()
+            self.tenants.count(request, Outcome.CANCELLED)
 
     def count(self, outcome: Outcome, pool: str = "", priority: Priority | None = None) -> None:
         """Count an outcome that the core never sees: passed, invalid, job_accepted."""
@@ -229,13 +235,15 @@ class _PoolSeries:
 class _PoolGauges(Collector):
     """Reads the pools at scrape time, so that no event ever pays for a gauge."""
 
-    def __init__(self, views: Views) -> None:
+    def __init__(self, views: Views, tenants: TenantSeries) -> None:
         self._views = views
+        self._tenants = tenants
 
     def collect(self) -> Iterable[Metric]:
-        limit, inflight, waiting, queue = (
+        gauges = names.LIMIT, names.INFLIGHT, names.WAITING, names.ENGINE_QUEUE
+        limit, inflight, waiting, queue, of_tenant = (
             GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for metric in (names.LIMIT, names.INFLIGHT, names.WAITING, names.ENGINE_QUEUE)
+            for metric in (*gauges, names.TENANT_WAITING)
         )
         for view in self._views():
             limit.add_metric([view.name], view.limit)
@@ -245,7 +253,9 @@ class _PoolGauges(Collector):
                 waiting.add_metric([view.name, priority.name], count)
             if view.engine_queue is not None:
                 queue.add_metric([view.name], view.engine_queue)
-        return limit, inflight, waiting, queue
+            for tenant, count in self._tenants.by_label(view.held_by_tenant).items():
+                of_tenant.add_metric([view.name, tenant], count)
+        return limit, inflight, waiting, queue, of_tenant
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: spares the registry a call of `views` while the server is being wired."""

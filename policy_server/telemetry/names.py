@@ -32,6 +32,17 @@ WAIT = MetricId(
     "Time in the room of the admitted, 0 for those that went at once.",
     ("pool", "class"),
 )
+TENANT_REQUESTS = MetricId(
+    "policy_tenant_requests_total",
+    "Requests by tenant and outcome: the first 100 tenants that the configuration names (known, "
+    "weights, max_class); other is the rest.",
+    ("pool", "tenant", "outcome"),
+)
+TENANT_WAITING = MetricId(
+    "policy_tenant_waiting",
+    "Held requests by tenant, with the same labels.",
+    ("pool", "tenant"),
+)
 RETRY_AFTER = MetricId(
     "policy_retry_after_seconds", "Retry-After given to the shed.", ("pool", "class")
 )

@@ -103,6 +103,13 @@ def _pool(pool: PoolView, totals: Mapping[str, Mapping[str, int]]) -> dict[str, 
         "inflight": {"seats": pool.inflight_seats, "requests": pool.inflight_requests},
         "waiting": {p.name: pool.waiting.get(p, 0) for p in PRIORITIES},
         "waiting_by_tenant": dict(pool.waiting_by_tenant),
+        "tenants": {
+            name: {
+                "waiting": {p.name: tenant.waiting.get(p, 0) for p in PRIORITIES},
+                "inflight": tenant.inflight,
+            }
+            for name, tenant in pool.tenants.items()
+        },
         "predicted_wait_s": {p.name: _rounded(pool.predicted_wait_s.get(p), 2) for p in PRIORITIES},
         "asked": {"seats": _rounded(pool.asked_seats, 1), "rps": _rounded(pool.asked_rps, 2)},
         "signals": _signals(pool),

@@ -36,12 +36,22 @@ class ScrapeView:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantView:
+    """One tenant of a pool, requests: waiting by class, and in flight."""
+
+    waiting: Mapping[Priority, int]
+    inflight: int
+
+
+@dataclass(frozen=True, slots=True)
 class PoolView:
     """One pool at one instant.
 
     limit, limit_min, limit_max, inflight_seats   seats; everything else counts requests
     waiting             held requests in the room by class
     waiting_by_tenant   the tenants with most waiting (bounded by whoever fills it)
+    held_by_tenant      held requests of every tenant that waits; not for showing
+    tenants             those with most waiting or in flight (bounded by whoever fills it)
     predicted_wait_s    for a request that arrived now; None = no drain rate known yet
     drain_rate          requests per second that leave the engines
     engine_queue        requests queued inside the engines; `delay_s` the same in seconds
@@ -60,6 +70,8 @@ class PoolView:
     inflight_requests: int
     waiting: Mapping[Priority, int] = field(default_factory=dict)
     waiting_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    held_by_tenant: Mapping[str, int] = field(default_factory=dict)
+    tenants: Mapping[str, TenantView] = field(default_factory=dict)
     predicted_wait_s: Mapping[Priority, float | None] = field(default_factory=dict)
     limit_min: float = 1.0
     limit_max: float | None = None

@@ -26,7 +26,18 @@ import uvloop
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, embeddings, held, observer, overload, startup, wirings
+from tests.bench import (
+    ceiling,
+    decision,
+    embeddings,
+    held,
+    observer,
+    overload,
+    returns,
+    startup,
+    tenants,
+    wirings,
+)
 from tests.bench.contenders import CONTENDERS
 from tests.bench.result import Part, print_part
 
@@ -133,6 +144,21 @@ def _embeddings(options: argparse.Namespace) -> Run:
     return lambda directory: embeddings.run(plan, directory, say)
 
 
+def _tenants(options: argparse.Namespace) -> Run:
+    plan = tenants.Tenants(**_given(seconds=options.seconds, seed=options.seed))
+    return lambda directory: tenants.run(plan, directory, say)
+
+
+def _returns(options: argparse.Namespace) -> Run:
+    plan = returns.Returns(**_given(seconds=options.seconds, told=options.told, seed=options.seed))
+    return lambda directory: returns.burst(plan, directory, say)
+
+
+def _sustained(options: argparse.Namespace) -> Run:
+    plan = returns.Returns(**_given(seconds=options.seconds or 120.0, seed=options.seed))
+    return lambda directory: returns.sustained(plan, directory, say)
+
+
 RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "overload": _overload,
     "wirings": _wirings,
@@ -142,6 +168,9 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "observer": _observer,
     "startup": _startup,
     "embeddings": _embeddings,
+    "tenants": _tenants,
+    "returns": _returns,
+    "sustained": _sustained,
 }
 
 
@@ -165,6 +194,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     group.add_argument("--seed", type=int)
     group = parser.add_argument_group("others")
     group.add_argument("--seconds", type=float, help="of load (all but held, decision)")
+    group.add_argument("--told", type=_several(str), help=f"returns: {', '.join(returns.ALL_TOLD)}")
     group.add_argument("--count", type=int, help="held at once (held)")
     group.add_argument("--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}")
     options = parser.parse_args(argv)

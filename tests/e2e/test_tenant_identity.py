@@ -110,6 +110,7 @@ async def test_a_token_that_is_not_signed_with_the_key_reaches_nothing(stack: St
 
 async def test_invented_tenants_share_one_place(stack: Stack) -> None:
     """One request of each tenant may wait here; those of invented ones count together."""
+    await stack.until(waiting=0, inflight=0)
     first = asyncio.create_task(ask(stack, token("acme"), LONG))
     await stack.until(waiting=0, inflight=1)
     held = [asyncio.create_task(ask(stack, token("acme"), LONG))]
@@ -121,6 +122,13 @@ async def test_invented_tenants_share_one_place(stack: Stack) -> None:
     assert headers["ratelimit"].startswith('"tenant";r=0;t=')
     tenants = (await stack.pool())["waiting_by_tenant"]
     assert tenants == {"acme": 1, "(unknown)": 1}
+    shown = (await stack.pool())["tenants"]
+    assert shown["acme"] == {"waiting": {"P0": 0, "P1": 1, "P2": 0}, "inflight": 1}
+    log = (stack.directory / "policy.log").read_text().splitlines()
+    line = next(json.loads(x) for x in log if headers["x-request-id"] in x)
+    found = [line[key] for key in ("reason", "tenant", "class", "budget_s", "should_retry")]
+    assert found == ["tenant_limit", "(unknown)", "P1", 60.0, True]
+    assert line["predicted_wait_s"] > 0
     for task in (first, *held):
         task.cancel()
     await stack.until(waiting=0, inflight=0)

@@ -99,6 +99,10 @@ class Room:
         """Held requests per tenant who waits."""
         return self._held_by
 
+    def lines(self, priority: Priority) -> dict[str, int]:
+        """Requests per tenant who waits in this class, jobs included."""
+        return self._queues[priority].fair.lines()
+
     def ahead(self, request: Request) -> int:
         """Requests of its class that are served before a newcomer: fair turns, one each."""
         queue = self._queues[request.priority]

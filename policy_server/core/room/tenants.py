@@ -54,6 +54,10 @@ class FairLines:
         """Tenants who wait."""
         return len(self._lines)
 
+    def lines(self) -> dict[str, int]:
+        """Requests in line by tenant."""
+        return {tenant: len(line) for tenant, line in self._lines.items()}
+
     def waiting(self, tenant: str) -> int:
         """Requests of this tenant in line."""
         line = self._lines.get(tenant)

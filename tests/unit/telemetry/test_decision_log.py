@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import cast
 
 import structlog
@@ -36,6 +37,11 @@ def request(priority: Priority = Priority.P1, uid: str = "u1") -> Request:
     return Request(uid=uid, pool="chat", priority=priority, arrived=0.0, deadline=15.0)
 
 
+def why(uid: str = "u1") -> Shed:
+    of_acme = replace(request(Priority.P2, uid), tenant="acme")
+    return replace(shed(Priority.P2, uid), request=of_acme, predicted_wait_s=41.26)
+
+
 def shed(priority: Priority = Priority.P2, uid: str = "u1") -> Shed:
     return Shed(request(priority, uid), ShedReason.DEADLINE, 7.25, wait_s=0.01234, evicted=True)
 
@@ -45,7 +51,7 @@ def limit(previous: float, to: float, reason: Reason = Reason.GROW) -> LimitChan
 
 
 def test_a_shed_is_one_line_found_by_its_request_id() -> None:
-    (line,) = Lines().after(shed())
+    (line,) = Lines().after(why())
     assert line == {
         "event": "request",
         "log_level": "info",
@@ -57,6 +63,11 @@ def test_a_shed_is_one_line_found_by_its_request_id() -> None:
         "reason": "deadline",
         "wait_ms": 12.3,
         "retry_after_s": 7.2,
+        "budget_s": 15.0,
+        "predicted_wait_s": 41.3,
+        "should_retry": True,
+        "returning": False,
+        "tenant": "acme",
     }
 
 
