@@ -314,7 +314,9 @@ class PolicyServer:
 
     def _blind(self, now: float) -> list[str]:
         asked = self._services.authz.last_asked is not None
-        return self._blind_spots.warnings(self._views.pools(now), asked, now)
+        spots = self._blind_spots
+        unknown = spots.strangers(self.desk.counts.strangers, now)
+        return [*spots.warnings(self._views.pools(now), asked, now), *unknown]
 
 
 async def run_server(

@@ -9,6 +9,7 @@ import pytest
 
 from policy_server.config import Config, ConfigError
 from policy_server.config_check import HELD_BYTES, check_files, warnings_of
+from policy_server.telemetry.logs import MAX_VALUE_CHARS
 
 TLS = Path(__file__).parents[1] / "support" / "tls"
 CERT, KEY = TLS / "localhost.pem", TLS / "localhost.key"
@@ -106,6 +107,7 @@ def test_a_room_larger_than_the_memory_is_warned_of() -> None:
     (warning,) = warnings_of(room(10_000_000), GIB)
     assert "room.max_requests: 10,000,000 waiting requests need about 228.9 GiB" in warning
     assert "there are 1.0 GiB here" in warning
+    assert len(warning) <= MAX_VALUE_CHARS, "a log line would cut it"
     fits = int(warning.rsplit("; ", 1)[1].split()[0].replace(",", ""))
     assert warnings_of(room(fits), GIB) == []
     assert fits * HELD_BYTES > 0.7 * GIB

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from policy_server.telemetry.blind_spots import REPORT_MEMORY_S, BlindSpots
+from policy_server.telemetry.blind_spots import (
+    REPORT_MEMORY_S,
+    STRANGERS_MEMORY_S,
+    BlindSpots,
+)
 from policy_server.telemetry.logs import MAX_VALUE_CHARS
 from policy_server.telemetry.views import PoolView
 
@@ -34,3 +38,14 @@ def test_a_report_opens_the_eyes_for_a_while() -> None:
 
 def test_a_fixed_limit_needs_no_eyes() -> None:
     assert not BlindSpots(told=True).warnings([pool(limit_max=None)], True, 0.0)
+
+
+def test_requests_without_an_identity_are_told_while_they_come() -> None:
+    spots = BlindSpots(told=False)
+    assert spots.strangers(0, 0.0) == []
+    (line,) = spots.strangers(3, 10.0)
+    assert line.startswith("3 requests came without x-policy-uid")
+    assert len(line) <= MAX_VALUE_CHARS, "a log line would cut it"
+    assert spots.strangers(3, 10.0 + STRANGERS_MEMORY_S)
+    assert spots.strangers(3, 11.0 + STRANGERS_MEMORY_S) == []
+    assert spots.strangers(4, 400.0)
