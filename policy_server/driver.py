@@ -19,20 +19,16 @@ from dataclasses import dataclass
 from policy_server.core.admission import Admission
 from policy_server.core.events import (
     Admitted,
-    Cancelled,
     Event,
-    Lapsed,
-    LeaseEnded,
-    LimitChanged,
     Shed,
-    Waiting,
 )
 from policy_server.core.limit.window import REPORT_FRESH_S
 from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.params import PoolParams
-from policy_server.core.request import Kind, Priority, Request
+from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
-from policy_server.journal.port import Journal, Place, RequestContext
+from policy_server.journal.port import Journal, Place
+from policy_server.journal.scribe import Scribe
 
 SAVE_LEARNED_S = 10.0
 DRAIN_PAUSE_S = 0.005
@@ -75,6 +71,7 @@ class Driver:
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.request_ids: dict[str, str] = {}
         """uid → x-request-id of what is decided or held now; the gate keeps it, logs read it."""
+        self._scribe = Scribe(journal, admission, lambda uid: self.request_ids.get(uid, ""))
         self.on_count: Callable[[str, Priority, Outcome, ShedReason | None], None] = lambda *_: None
         self.on_report: Callable[[str, ReportOutcome], None] = lambda *_: None
         self._listeners: list[Listener] = []
@@ -269,10 +266,10 @@ class Driver:
 
     def _emit(self, events: list[Event], now: float) -> list[Event]:
         """Journal, listeners, holds; then the timer for what comes next."""
-        kept = not self._stopped and not self.closing.is_set()
+        kept = not self._stopped
         for event in events:
-            if kept and not isinstance(event, LeaseEnded):
-                self._journal(event)
+            if kept:
+                self._scribe.note(event, now)
             if isinstance(event, (Admitted, Shed)):
                 self._resolve(event)  # its stream goes on at the loop's next turn, not here
             elif isinstance(event, LeaseEnded):
@@ -292,22 +289,6 @@ class Driver:
             hold.future.set_result(decision)
         elif isinstance(decision, Admitted):
             self._loop.call_soon(self.never_sent, decision)
-
-    def _journal(self, event: Event) -> None:
-        """Write a held request's place down, or its end; jobs have records of their own."""
-        if isinstance(event, (LimitChanged, LeaseEnded)) or event.request.kind is Kind.JOB:
-            return
-        if isinstance(event, Waiting):
-            uid = event.request.uid
-            self.journal.append_waiting(
-                event.request, RequestContext(self.request_ids.get(uid, ""))
-            )
-        elif isinstance(event, Admitted) and event.queued and not event.resent:
-            self.journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
-        elif isinstance(event, Shed) and event.evicted:
-            self.journal.remove(event.request.uid, Outcome.SHED)
-        elif isinstance(event, (Cancelled, Lapsed)):
-            self.journal.remove(event.request.uid, Outcome.CANCELLED)
 
     def _arm(self, now: float) -> None:
         """Keep the one timer at the core's next moment."""
@@ -336,8 +317,8 @@ class Driver:
 
     def start(self, places: list[Place], now: float) -> None:
         """Take back what the journal kept, then begin to save what is learned."""
+        self._scribe.take_back(now)
         self._emit(self.admission.restore([p.request for p in places], now), now)
-        self.admission.restore_learned(self.journal.load_learned(), now)
         self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
 
     def _save(self) -> None:
@@ -360,6 +341,7 @@ class Driver:
         who were handed back their places.
         """
         self.admission.hold_jobs()
+        self._scribe.places_stay = True
         self.closing.set()
 
     async def idle(self, timeout_s: float) -> bool:

@@ -92,6 +92,29 @@ class Admission:
             self._where[request.uid] = pool
         return lost
 
+    def restore_lease(self, request: Request, granted: float, now: float) -> bool:
+        """`request` holds a slot since `granted`, before the restart; False when no pool has it."""
+        pool = self._pools.get(request.pool)
+        if pool is None or request.uid in self._where:
+            return False
+        pool.leases.restore(Lease(request, granted, False, 1.0, now))
+        pool.predictor.drain.busy(now)
+        self._where[request.uid] = pool
+        return True
+
+    def turn_of(self, request: Request) -> tuple[float, float] | None:
+        """What its tenant was charged for in its line and as of when, while anyone waits there."""
+        pool = self._where.get(request.uid) or self._pools.get(request.pool)
+        if pool is None or request.kind is Kind.JOB or not len(pool.room):
+            return None
+        return pool.room.lines()[request.priority].turn(request.tenant)
+
+    def restore_turn(self, pool: str, line: int, tenant: str, turn: tuple[float, float]) -> None:
+        """Take back what `turn_of` gave; before `restore`, the latest first."""
+        known = self._pools.get(pool)
+        if known is not None and 0 <= line < len(known.room.lines()):
+            known.room.lines()[line].restore(tenant, *turn)
+
     def restore_jobs(self, jobs: Iterable[Request]) -> None:
         """Jobs that waited before a restart, in order; those of a pool that is gone go to the
         first one. Nothing is decided yet: `pump`."""

@@ -72,7 +72,7 @@ class Feedback:
 
     def ended(self, lease: Lease, how: LeaseEnd, completion: Completion, now: float) -> None:
         """An answer ended."""
-        if self.window is None:
+        if self.window is None or lease.restored:
             return
         self.window.completed(lease, how, completion, now)
         tpot = lease.tpot_s

@@ -1,6 +1,7 @@
 """What a pool has learned, as flat numbers for the journal, and back.
 
 limit.*   the algorithm's own state        base.*   baselines        drain   μ̂ per second
+lengths   mean output tokens
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ def learned(pool: Pool, now: float) -> dict[str, float]:
     rate = pool.predictor.drain.per_s(pool.limit.current, now)
     if rate is not None:
         state["drain"] = rate
+    state["lengths"] = pool.lengths.mean
     return state
 
 
@@ -33,5 +35,6 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     pool.feedback.baselines.restore(
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )
+    pool.lengths.mean = max(0.0, state.get("lengths", pool.lengths.mean))
     pool.predictor.drain.assume(state.get("drain", 0.0))
     pool.retries.forgive(now)  # whoever saved this has told clients to come back

@@ -8,6 +8,10 @@ that a dead Envoy or a missing access log can't lock a pool for ever. Who has se
 supervisor) says so, and the leases of that life end at once (`bury`); nothing that an Envoy merely
 leaves unsaid is taken for its death.
 
+Leases of before a restart are taken back whole, so that nothing is over-admitted. What ended while
+nobody listened was told to nobody: a restored lease that is not heard of within `RECALL_S` after
+its Envoy is back (a request or a log line of its) ends as expired.
+
 Heartbeats are a part of the Envoy configuration that we make, and so is the name by which an Envoy
 says who it is. An Envoy without a name was configured by a mesh that knows no heartbeats: there
 silence says nothing while its log talks, and only age, from `UNHEARD_AGE_S` on, frees a lease.
@@ -20,8 +24,9 @@ from dataclasses import dataclass
 
 from policy_server.core.request import LINES, Request
 
-HEARTBEAT_S = 5.0  # how often Envoy is told to log a request in progress
-SILENCE_S = 4 * HEARTBEAT_S
+HEARTBEAT_S = 2.0  # how often Envoy is told to log a request in progress
+SILENCE_S = 20.0
+RECALL_S = HEARTBEAT_S + 0.5  # after a restart: within this every answer under way is heard of
 ORPHAN_AGE_S = 120.0
 UNHEARD_AGE_S = 300.0  # longer than most answers, for the end entries that are lost
 TRICKLE_S = 1.0
@@ -50,6 +55,7 @@ class Lease:
     tokens: int = 0
     completion_tokens: int | None = None
     expected_tokens: float = 0.0  # what its tenant was charged for
+    restored: bool = False  # granted before a restart: no sample
 
     @property
     def tpot_s(self) -> float | None:
@@ -66,6 +72,8 @@ class LeaseTable:
         self._leases: dict[str, Lease] = {}
         self._order: dict[str, None] = {}  # by last sign of life, oldest first
         self._seats = [0] * LINES
+        self._unheard: dict[str, None] = {}  # restored, without a sign of life since
+        self._contact: dict[str, float] = {}  # when each Envoy was first back
         self._nodes: dict[str, float] = {}  # by last word, oldest first
         self._last_log = float("-inf")
         self._last_trickle = float("-inf")
@@ -100,12 +108,24 @@ class LeaseTable:
         if lease.observed:
             self.observed[uid] = lease
 
+    def restore(self, lease: Lease) -> None:
+        """Take back a lease of before the restart."""
+        lease.restored = True
+        self.grant(lease)
+        self._unheard[lease.request.uid] = None
+
+    def note_contact(self, node: str, now: float) -> None:
+        """This Envoy is there."""
+        if self._unheard and node not in self._contact and len(self._contact) < MAX_NODES:
+            self._contact[node] = now
+
     def end(self, uid: str) -> Lease | None:
         """Give the seats back; None when it held none (a second end is no error)."""
         lease = self._leases.pop(uid, None)
         if lease is None:
             return None
         del self._order[uid]
+        self._unheard.pop(uid, None)
         self.observed.pop(uid, None)
         self.seats -= lease.request.seats
         self._seats[lease.request.line] -= lease.request.seats
@@ -118,11 +138,13 @@ class LeaseTable:
         if lease is None:
             return
         lease.last_seen = now
+        self._unheard.pop(uid, None)
         self._order.pop(uid)
         self._order[uid] = None
 
     def node_alive(self, node: str, now: float) -> None:
         """An Envoy's log says something, whatever it is."""
+        self.note_contact(node, now)
         self._nodes.pop(node, None)
         if len(self._nodes) >= MAX_NODES:
             del self._nodes[next(iter(self._nodes))]
@@ -140,12 +162,20 @@ class LeaseTable:
 
     def silent(self, now: float, limit: int) -> list[str]:
         """Up to `limit` uids whose lease must be taken to have ended unseen."""
-        found: list[str] = []
+        found = self._ended_unheard(now, limit)
         for uid in self._order:
             lease = self._leases[uid]
             if lease.last_seen > now - SILENCE_S or len(found) >= limit:
                 break
-            if self._node_talks(lease, now) or self._trickle_due(lease, now):
+            if (uid not in found and self._node_talks(lease, now)) or self._trickle_due(lease, now):
+                found.append(uid)
+        return found
+
+    def _ended_unheard(self, now: float, limit: int) -> list[str]:
+        found: list[str] = []
+        for uid in self._unheard:
+            back = self._contact.get(self._leases[uid].request.node)
+            if back is not None and now >= back + RECALL_S and len(found) < limit:
                 found.append(uid)
         return found
 

@@ -15,11 +15,11 @@ class AnswerLengths:
     """Mean output tokens of one pool. Owner: the pool."""
 
     def __init__(self) -> None:
-        self._mean = FIRST_OUTPUT
+        self.mean = FIRST_OUTPUT
 
     def expected(self, request: Request) -> float:
         """Output tokens it will probably take: what answers take, at most what it asked for."""
-        return min(self._mean, request.max_tokens or math.inf)
+        return min(self.mean, request.max_tokens or math.inf)
 
     def cost(self, request: Request) -> float:
         """Tokens to charge for it at its dispatch: prompt and twice the expected output."""
@@ -27,5 +27,5 @@ class AnswerLengths:
 
     def saw(self, tokens: int, expected: float) -> float:
         """An answer had `tokens` where `expected` were charged; gives the correction."""
-        self._mean += MEMORY * (tokens - self._mean)
+        self.mean += MEMORY * (tokens - self.mean)
         return OUTPUT_COST * (tokens - expected)

@@ -63,7 +63,7 @@ class Pool:
         self.draining = False
         self._pacer = ReleasePacer()
         self._rng = rng
-        self._lengths = AnswerLengths()
+        self.lengths = AnswerLengths()
         self._sweep_at = float("-inf")
         self._paced = False
         self._rationed_until: float | None = None
@@ -84,8 +84,9 @@ class Pool:
             self._sweep_at = now + SWEEP_S
         lease = self.leases.get(request.uid)
         if lease is not None:
-            return [self._repeat(lease)]
+            return [self._repeat(lease, now)]
         self.room.pass_by(now)
+        self.leases.note_contact(request.node, now)
         if request.uid in self.lines:
             return self._sent_again(request.uid, now)
         return (self._submit_job if request.kind is Kind.JOB else self._submit)(request, now)
@@ -144,8 +145,9 @@ class Pool:
         self.jobs.push(request)
         return [Waiting(request, None)]
 
-    def _repeat(self, lease: Lease) -> Event:
+    def _repeat(self, lease: Lease, now: float) -> Event:
         """Envoy sent an admitted request again because the answer was lost: the same answer."""
+        self.leases.touch(lease.request.uid, now)
         return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
 
     def _may_go_at_once(self, line: int, seats: int, now: float) -> bool:
@@ -250,8 +252,8 @@ class Pool:
         )
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
-        expected = self._lengths.expected(request)
-        self._charge(request, self._lengths.cost(request), now)
+        expected = self.lengths.expected(request)
+        self._charge(request, self.lengths.cost(request), now)
         self.leases.grant(Lease(request, now, observe, weight, now, wait, expected_tokens=expected))
         self.ceiling.take(now)
         self.feedback.note_inflight(self.leases.seats)
@@ -298,7 +300,7 @@ class Pool:
         if not len(self.leases):
             self.predictor.drain.idle()
         if lease.completion_tokens is not None:
-            off = self._lengths.saw(lease.completion_tokens, lease.expected_tokens)
+            off = self.lengths.saw(lease.completion_tokens, lease.expected_tokens)
             self._charge(lease.request, off, now)
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)
@@ -366,10 +368,8 @@ class Pool:
             if not awaited and not self._pacer.take(now):
                 break
             self.room.leave(request.uid)
-            shed = ShedReason.DEADLINE
-            events.append(
-                Lapsed(request) if awaited else self._shed(request, shed, now, None, True)
-            )
+            why = ShedReason.DEADLINE
+            events.append(Lapsed(request) if awaited else self._shed(request, why, now, None, True))
         return events
 
     def next_timer(self) -> float | None:

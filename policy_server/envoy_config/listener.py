@@ -35,7 +35,7 @@ from policy_server.envoy_config.wire import address, http_filter, seconds
 
 LISTENER = "gateway"
 # A lease whose request is silent for a few of these has ended unseen.
-HEARTBEAT_S = 5.0
+HEARTBEAT_S = 2.0
 # How long a model server may be silent, beyond the hold: a long answer that is not streamed.
 SILENT_ANSWER_S = 900.0
 # Envoy and the gate add about a dozen; at the default of 100 that refused a client with 90.

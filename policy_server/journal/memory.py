@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from policy_server.core.outcome import Outcome
 from policy_server.core.request import Request
+from policy_server.journal.boot import this_boot
 from policy_server.journal.port import (
+    MAX_TURNS,
+    Held,
     JournalClosedError,
     JournalStats,
     Learned,
     Place,
     RequestContext,
+    Turn,
 )
 
 
@@ -22,13 +26,15 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self._places: dict[str, Place] = {}
+        self._leases: dict[str, Held] = {}
+        self._turns: dict[tuple[str, int, str], Turn] = {}
         self._learned: dict[str, dict[str, float]] = {}
         self._closed = False
 
     def append_waiting(self, request: Request, context: RequestContext) -> None:
         """See `Journal`."""
         self._check_open()
-        self._places.setdefault(request.uid, Place(request, context))
+        self._places.setdefault(request.uid, Place(request, context, this_boot()))
 
     def remove(self, uid: str, outcome: Outcome) -> None:
         """See `Journal`."""
@@ -39,6 +45,35 @@ class MemoryJournal:
         """See `Journal`."""
         self._check_open()
         return list(self._places.values())
+
+    def lease_granted(self, held: Held) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._leases[held.request.uid] = held
+
+    def lease_ended(self, uid: str) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._leases.pop(uid, None)
+
+    def load_leases(self) -> list[Held]:
+        """See `Journal`."""
+        self._check_open()
+        return list(self._leases.values())
+
+    def save_turn(self, turn: Turn) -> None:
+        """See `Journal`."""
+        self._check_open()
+        key = turn.pool, turn.line, turn.tenant
+        self._turns.pop(key, None)
+        self._turns[key] = turn
+        if len(self._turns) > MAX_TURNS:
+            del self._turns[next(iter(self._turns))]
+
+    def load_turns(self) -> list[Turn]:
+        """See `Journal`."""
+        self._check_open()
+        return list(self._turns.values())
 
     def save_learned(self, learned: Learned) -> None:
         """See `Journal`."""
@@ -53,7 +88,9 @@ class MemoryJournal:
     def stats(self) -> JournalStats:
         """See `Journal`."""
         self._check_open()
-        return JournalStats(kind="memory", healthy=True, waiting=len(self._places))
+        return JournalStats(
+            kind="memory", healthy=True, waiting=len(self._places), leases=len(self._leases)
+        )
 
     async def flush(self) -> None:
         """See `Journal`."""
@@ -67,6 +104,8 @@ class MemoryJournal:
         """A journal with the same contents, as a file would have after a restart."""
         copy = MemoryJournal()
         copy._places = dict(self._places)
+        copy._leases = dict(self._leases)
+        copy._turns = dict(self._turns)
         copy._learned = {pool: dict(numbers) for pool, numbers in self._learned.items()}
         return copy
 

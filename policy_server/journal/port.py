@@ -27,6 +27,10 @@ Learned = Mapping[str, Mapping[str, float]]
 """By pool: limit, baselines, drain rate … as `Admission.learned()` gives them."""
 
 
+MAX_TURNS = 10_000
+"""Tenants whose charges are kept; those that were charged least recently go first."""
+
+
 class JournalError(Exception):
     """Base of what a journal raises."""
 
@@ -58,11 +62,34 @@ class RequestContext:
 class Place:
     """A waiting request as it was when it entered the room.
 
-    Its monotonic times belong to the process that wrote it: see `restore.revive`.
+    Its monotonic times belong to the boot in which it was written: see `restore.revive`.
     """
 
     request: Request
     context: RequestContext
+    boot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A lease under way: a slot in use at the engine since `granted` (monotonic, of `boot`)."""
+
+    request: Request
+    granted: float
+    boot: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """How much a tenant was charged for in a line of a pool: `tokens` as of `epoch`,
+    monotonic seconds of `boot`."""
+
+    pool: str
+    line: int
+    tenant: str
+    tokens: float
+    epoch: float
+    boot: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +99,7 @@ class JournalStats:
     kind: str
     healthy: bool
     waiting: int
+    leases: int = 0
     pending_writes: int = 0
     size_bytes: int | None = None
     last_commit_s: float | None = None
@@ -79,7 +107,7 @@ class JournalStats:
 
 
 class Journal(Protocol):
-    """A store of places and of learned numbers. One process owns it at a time."""
+    """A store of places, leases, turns and learned numbers. One process owns it at a time."""
 
     def append_waiting(self, request: Request, context: RequestContext) -> None:
         """`request` starts to wait."""
@@ -91,6 +119,26 @@ class Journal(Protocol):
 
     def load(self) -> list[Place]:
         """Who waited, in order; called once, before the first request is taken."""
+        ...
+
+    def lease_granted(self, held: Held) -> None:
+        """A slot is in use."""
+        ...
+
+    def lease_ended(self, uid: str) -> None:
+        """It is free again; nothing when it was not known."""
+        ...
+
+    def load_leases(self) -> list[Held]:
+        """The slots in use when the last process ended; called once, like `load`."""
+        ...
+
+    def save_turn(self, turn: Turn) -> None:
+        """What a tenant who waits was charged for in all. Costs no write of its own."""
+        ...
+
+    def load_turns(self) -> list[Turn]:
+        """What was saved of each tenant last; called once, like `load`."""
         ...
 
     def save_learned(self, learned: Learned) -> None:

@@ -1,51 +1,110 @@
-"""A place as JSON, and back. Fields may be added; a reader fills what is missing with defaults."""
+"""What the journal keeps, as JSON, and back. Fields may be added; a reader fills what is missing
+with defaults and leaves out what it does not know. None for what is no such record.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 from policy_server.core.request import Kind, Priority, Request
-from policy_server.journal.port import Place, RequestContext
+from policy_server.journal.port import Held, Place, RequestContext, Turn
+
+T = TypeVar("T")
 
 _FIELDS = tuple(field.name for field in fields(Request) if field.name not in ("priority", "kind"))
+_LEASE_FIELDS = ("uid", "pool", "tenant", "seats", "node", "streamed")
+_DEFAULTS = {field.name: field.default for field in fields(Request)}
 
 
 def place_to_json(place: Place) -> str:
     """One line of JSON. ValueError when a field can't be written so that it can be read."""
     request = place.request
-    record: dict[str, Any] = {name: getattr(request, name) for name in _FIELDS}
+    record = {n: v for n in _FIELDS if (v := getattr(request, n)) != _DEFAULTS[n]}
     record["priority"] = int(request.priority)
-    record["kind"] = request.kind.value
+    if request.kind is not Kind.HELD:
+        record["kind"] = request.kind.value
     record["request_id"] = place.context.request_id
-    request.uid.encode()  # a lone surrogate is no text
-    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+    record["boot"] = place.boot
+    return _dump(record)
 
 
 def place_from_json(text: str) -> Place | None:
-    """The place; None when the text is none. Fields that a newer version added are left out."""
-    try:
-        record = json.loads(text)
+    """The place."""
+
+    def read(record: dict[str, Any]) -> Place:
         context = RequestContext(str(record.get("request_id", "")))
-        known = {name: record[name] for name in _FIELDS if name in record}
-        request = Request(
-            **known, priority=Priority(record["priority"]), kind=Kind(record.get("kind", "held"))
-        )
-        return Place(request, context) if _sound(request) else None
+        return Place(_request(record), context, str(record.get("boot", "")))
+
+    return _parse(text, read)
+
+
+def lease_to_json(held: Held) -> str:
+    """One line of JSON: only what a lease needs to be told and to end."""
+    record: dict[str, Any] = {name: getattr(held.request, name) for name in _LEASE_FIELDS}
+    record["priority"] = int(held.request.priority)
+    record["granted"] = held.granted
+    record["boot"] = held.boot
+    return _dump(record)
+
+
+def lease_from_json(text: str) -> Held | None:
+    """The lease."""
+
+    def read(record: dict[str, Any]) -> Held:
+        granted = _number(record["granted"])
+        times = {"arrived": granted, "deadline": granted}
+        return Held(_request({**record, **times}), granted, str(record.get("boot", "")))
+
+    return _parse(text, read)
+
+
+def turn_to_json(turn: Turn) -> str:
+    """One line of JSON."""
+    return _dump(
+        {n: getattr(turn, n) for n in ("pool", "line", "tenant", "tokens", "epoch", "boot")}
+    )
+
+
+def turn_from_json(text: str) -> Turn | None:
+    """The turn."""
+
+    def read(r: dict[str, Any]) -> Turn:
+        names = str(r["pool"]), int(r["line"]), str(r["tenant"])
+        return Turn(*names, _number(r["tokens"]), _number(r["epoch"]), str(r.get("boot", "")))
+
+    return _parse(text, read)
+
+
+def _request(record: dict[str, Any]) -> Request:
+    known = {name: record[name] for name in _FIELDS if name in record}
+    kind = Kind(record.get("kind", Kind.HELD.value))
+    request = Request(**known, priority=Priority(record["priority"]), kind=kind)
+    texts = (request.uid, request.pool, request.tenant, request.node, request.path, request.model)
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("a name is no text")
+    for number in (request.arrived, request.deadline, request.arrived_wall):
+        _number(number)
+    if not isinstance(request.seats, int) or request.seats < 1:
+        raise ValueError("seats below 1")
+    return request
+
+
+def _number(value: object) -> float:
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{value!r} is no number")
+    return float(value)
+
+
+def _dump(record: dict[str, Any]) -> str:
+    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+
+
+def _parse(text: str, read: Callable[[dict[str, Any]], T]) -> T | None:
+    try:
+        return read(json.loads(text))
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-
-
-def _sound(request: Request) -> bool:
-    """Whether the fields that decide are what they should be; a file can hold anything."""
-    numbers = (request.arrived, request.deadline, request.arrived_wall)
-    return (
-        isinstance(request.uid, str)
-        and isinstance(request.pool, str)
-        and isinstance(request.tenant, str)
-        and all(isinstance(n, (int, float)) and math.isfinite(n) for n in numbers)
-        and isinstance(request.seats, int)
-        and request.seats >= 1
-    )

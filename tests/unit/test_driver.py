@@ -11,6 +11,7 @@ import pytest
 
 from policy_server.core.admission import BATCH, Admission
 from policy_server.core.events import Admitted, Cancelled, Event, LeaseEnded, LimitChanged, Shed
+from policy_server.core.leases import RECALL_S, SWEEP_S
 from policy_server.core.outcome import LeaseEnd, Outcome, ShedReason
 from policy_server.core.params import LimitParams, PoolParams, RoomParams
 from policy_server.core.request import Priority, Request
@@ -459,8 +460,9 @@ async def test_after_a_crash_those_sent_again_have_their_places() -> None:
     await asyncio.sleep(5.0)
     after = Stage(journal=before.journal.reopen())
     after.driver.start(after.journal.load(), after.loop.time())
-    newcomer, c = after.hold("newcomer"), after.hold("c")
-    decision = after.submit("a")
+    newcomer, c, a = after.hold("newcomer"), after.hold("c"), after.hold("a")
+    after.driver.complete("busy", OK)
+    decision = await a.future
     assert isinstance(decision, Admitted)
     assert decision.wait_s == pytest.approx(5.003)
     after.driver.complete("a", OK)
@@ -471,6 +473,69 @@ async def test_after_a_crash_those_sent_again_have_their_places() -> None:
     assert after.journaled() == ["b", "newcomer"]  # b may still come
     await asyncio.sleep(60.0)
     assert after.journaled() == []
+
+
+@virtual
+async def test_slots_in_use_at_a_crash_are_still_in_use_after_it() -> None:
+    before = Stage(pool_params(2.0))
+    before.submit("ends meanwhile")
+    before.submit("goes on")
+    waits = before.hold("waits", budget_s=60.0)
+    assert not waits.future.done()
+    after = Stage(pool_params(2.0), before.journal.reopen())
+    after.driver.start(after.journal.load(), after.loop.time())
+    assert after.driver.admission.inflight() == 2
+    again = after.hold("waits")
+    started = after.loop.time()
+    while not again.future.done():
+        after.driver.heartbeat("goes on", "")
+        await asyncio.sleep(0.1)
+    assert isinstance(again.future.result(), Admitted)
+    assert RECALL_S <= after.loop.time() - started <= RECALL_S + SWEEP_S + 0.2
+    ends = only(LeaseEnded, after.events)
+    assert [(e.request.uid, e.how) for e in ends] == [("ends meanwhile", LeaseEnd.EXPIRED)]
+    assert {x.request.uid for x in after.journal.load_leases()} == {"goes on", "waits"}
+
+
+@virtual
+async def test_an_admission_whose_answer_was_lost_is_given_again() -> None:
+    before = Stage()
+    before.submit("a")
+    after = Stage(journal=before.journal.reopen())
+    after.driver.start(after.journal.load(), after.loop.time())
+    again = after.submit("a")
+    assert isinstance(again, Admitted)
+    assert again.resent
+    assert after.driver.admission.inflight() == 1
+
+
+@virtual
+async def test_the_turns_of_tenants_go_on_where_they_were() -> None:
+    """A tenant that had its turn before the crash does not get another one before the rest."""
+
+    async def order(crash: bool) -> list[str]:
+        stage = Stage()
+        stage.submit("busy", tenant="x")
+        holds = {}
+        for n in range(4):
+            for tenant in "ab":
+                holds[f"{tenant}{n}"] = stage.hold(f"{tenant}{n}", budget_s=60.0, tenant=tenant)
+                await asyncio.sleep(0.001)
+        stage.driver.complete("busy", OK)
+        released, running = [], ""
+        for turn in range(8):
+            if crash and turn == 3:
+                stage = Stage(journal=stage.journal.reopen())
+                stage.driver.start(stage.journal.load(), stage.loop.time())
+                left = sorted(holds.keys() - set(released))
+                holds = {uid: stage.hold(uid, budget_s=60.0, tenant=uid[0]) for uid in left}
+            if running:
+                stage.driver.complete(running, OK)
+            running = next(u for u, h in holds.items() if h.future.done() and u not in released)
+            released.append(running)
+        return released
+
+    assert await order(crash=True) == await order(crash=False)
 
 
 @virtual

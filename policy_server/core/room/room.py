@@ -20,6 +20,7 @@ from policy_server.core.params import RoomParams
 from policy_server.core.request import PRIORITIES, Priority, Request
 from policy_server.core.room.places import Places
 from policy_server.core.room.queue import ClassQueue
+from policy_server.core.room.tenants import FairLines
 from policy_server.core.room.ticket import Ticket
 
 MAX_DISPLACED = 64  # a single large body may push out this many small ones, not the whole room
@@ -113,6 +114,10 @@ class Room:
     def charge(self, request: Request, tokens: float, now: float) -> None:
         """Charge its tenant `tokens`: at dispatch, and (perhaps less than 0) as a correction."""
         self._queues[request.priority].fair.charge(request.tenant, tokens, now)
+
+    def lines(self) -> list[FairLines]:
+        """The turns of the tenants, by class."""
+        return [queue.fair for queue in self._queues]
 
     def victims_for(self, request: Request) -> list[Ticket] | None:
         """Who must leave so that `request` fits: newest of the lowest classes below it.

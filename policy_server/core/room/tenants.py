@@ -105,6 +105,17 @@ class FairLines:
         if len(self._counters) > REMEMBERED + len(self._lines):
             self._forget_one()
 
+    def turn(self, tenant: str) -> tuple[float, float] | None:
+        """A tenant's counter and the moment as of which it counts; None = never charged."""
+        counter = self._counters.get(tenant)
+        return None if counter is None or self._epoch is None else (counter, self._epoch)
+
+    def restore(self, tenant: str, tokens: float, epoch: float) -> None:
+        """Take back what `turn` gave before a restart; before anyone is in line."""
+        if self._epoch is None:
+            self._epoch = epoch
+        self._counters[tenant] = tokens * math.exp((epoch - self._epoch) / FADE_S)
+
     def _scale(self, now: float) -> float:
         """e^(t/τ) since the epoch; moves the epoch before that grows out of hand."""
         if self._epoch is None:

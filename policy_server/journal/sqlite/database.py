@@ -22,8 +22,11 @@ CHECKPOINT_WAIT_MS = 200  # for readers, at a checkpoint: the writer waits meanw
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE migrations (version INTEGER PRIMARY KEY, applied_at REAL NOT NULL)",
-        "CREATE TABLE places (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
-        " uid TEXT NOT NULL UNIQUE, doc TEXT NOT NULL)",
+        *(
+            f"CREATE TABLE {name} (seq INTEGER PRIMARY KEY AUTOINCREMENT,"
+            " key TEXT NOT NULL UNIQUE, doc TEXT NOT NULL)"
+            for name in ("places", "leases", "turns")
+        ),
         "CREATE TABLE learned (pool TEXT PRIMARY KEY, numbers TEXT NOT NULL) WITHOUT ROWID",
     ),
 )

@@ -7,14 +7,26 @@ import sqlite3
 
 from policy_server.core.outcome import Outcome
 from policy_server.core.request import Request
+from policy_server.journal.boot import this_boot
 from policy_server.journal.port import (
+    MAX_TURNS,
+    Held,
     JournalClosedError,
     JournalStats,
     Learned,
     Place,
     RequestContext,
+    Turn,
 )
-from policy_server.journal.sqlite.places import PlacesTable
+from policy_server.journal.records import (
+    lease_from_json,
+    lease_to_json,
+    place_from_json,
+    place_to_json,
+    turn_from_json,
+    turn_to_json,
+)
+from policy_server.journal.sqlite.mirror import Mirror
 from policy_server.journal.sqlite.store import Store
 
 
@@ -23,11 +35,14 @@ class SqliteJournal:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._places = PlacesTable()
+        self._places: Mirror[Place] = Mirror("places", place_to_json, place_from_json)
+        self._leases: Mirror[Held] = Mirror("leases", lease_to_json, lease_from_json)
+        self._turns: Mirror[Turn] = Mirror("turns", turn_to_json, turn_from_json)
         self._learned = _LearnedTable()
+        self._boot = this_boot()
         self._closed = False
-        store.add(self._places)
-        store.add(self._learned)
+        for table in (self._places, self._leases, self._turns, self._learned):
+            store.add(table)
 
     def open(self) -> None:
         """See `Store.open`."""
@@ -36,7 +51,8 @@ class SqliteJournal:
     def append_waiting(self, request: Request, context: RequestContext) -> None:
         """See `Journal`."""
         self._check_open()
-        if self._places.put(Place(request, context)):
+        if request.uid not in self._places:
+            self._places.put(request.uid, Place(request, context, self._boot))
             self.store.touch()
 
     def remove(self, uid: str, outcome: Outcome) -> None:
@@ -48,7 +64,36 @@ class SqliteJournal:
     def load(self) -> list[Place]:
         """See `Journal`."""
         self._check_open()
-        return self._places.load()
+        return [place for _, place in self._places.load()]
+
+    def lease_granted(self, held: Held) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._leases.put(held.request.uid, held)
+        self.store.touch()
+
+    def lease_ended(self, uid: str) -> None:
+        """See `Journal`."""
+        self._check_open()
+        if self._leases.remove(uid):
+            self.store.touch()
+
+    def load_leases(self) -> list[Held]:
+        """See `Journal`."""
+        self._check_open()
+        return [held for _, held in self._leases.load()]
+
+    def save_turn(self, turn: Turn) -> None:
+        """See `Journal`."""
+        self._check_open()
+        self._turns.put(json.dumps([turn.pool, turn.line, turn.tenant]), turn)
+        if len(self._turns) > MAX_TURNS:
+            self._turns.remove_first()
+
+    def load_turns(self) -> list[Turn]:
+        """See `Journal`."""
+        self._check_open()
+        return [turn for _, turn in self._turns.load()]
 
     def save_learned(self, learned: Learned) -> None:
         """See `Journal`."""
@@ -69,6 +114,7 @@ class SqliteJournal:
             kind="sqlite",
             healthy=store.healthy,
             waiting=len(self._places),
+            leases=len(self._leases),
             pending_writes=store.pending,
             size_bytes=store.size_bytes,
             last_commit_s=store.last_commit_s,

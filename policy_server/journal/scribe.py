@@ -1,0 +1,98 @@
+"""Which of the core's events are written down, and what is taken back from them at a start.
+
+    waits                    its place, and what its tenant was charged for so far
+    admitted                 the place goes, the lease comes
+    shed, left, lapsed       the place goes
+    a lease ends             the lease goes
+
+A charge is written only while someone waits, beside what is written anyway: the order of those who
+wait then goes on where it was, and a request that never waits costs a lease's record only. Jobs
+have records of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from policy_server.core.admission import Admission
+from policy_server.core.events import (
+    Admitted,
+    Cancelled,
+    Event,
+    Lapsed,
+    LeaseEnded,
+    LimitChanged,
+    Shed,
+    Waiting,
+)
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Kind, Request
+from policy_server.journal.boot import this_boot
+from policy_server.journal.port import Held, Journal, RequestContext, Turn
+from policy_server.journal.restore import alive_leases
+
+
+class Scribe:
+    """Keeps `journal` in step with `admission`. `request_id_of` gives the x-request-id of a uid."""
+
+    def __init__(
+        self, journal: Journal, admission: Admission, request_id_of: Callable[[str], str]
+    ) -> None:
+        self._journal = journal
+        self._admission = admission
+        self._request_id_of = request_id_of
+        self._boot = this_boot()
+        self.places_stay = False
+        """Those who wait are being handed to the next process: their places are its now."""
+
+    def note(self, event: Event, now: float) -> None:
+        """Write one event down; called in the order in which they happen."""
+        if isinstance(event, LimitChanged) or event.request.kind is Kind.JOB:
+            return
+        request, journal = event.request, self._journal
+        if isinstance(event, LeaseEnded):
+            journal.lease_ended(request.uid)
+            self._turn(request)
+        elif not self.places_stay:
+            if isinstance(event, Waiting):
+                journal.append_waiting(request, RequestContext(self._request_id_of(request.uid)))
+                self._turn(request)
+            elif isinstance(event, Admitted):
+                self._admitted(event, now)
+            elif isinstance(event, (Cancelled, Lapsed)):
+                journal.remove(request.uid, Outcome.CANCELLED)
+            elif isinstance(event, Shed) and event.evicted:
+                journal.remove(request.uid, Outcome.SHED)
+
+    def _admitted(self, event: Admitted, now: float) -> None:
+        if event.resent:
+            return
+        if event.queued:
+            self._journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
+        self._journal.lease_granted(Held(event.request, now, self._boot))
+        self._turn(event.request)
+
+    def _turn(self, request: Request) -> None:
+        turn = self._admission.turn_of(request)
+        if turn is not None:
+            line = int(request.priority)
+            self._journal.save_turn(Turn(request.pool, line, request.tenant, *turn, self._boot))
+
+    def take_back(self, now: float) -> None:
+        """At a start, before the places: the charges, the slots in use, what was learned."""
+        turns = [turn for turn in self._journal.load_turns() if self._boot and not self._old(turn)]
+        for turn in sorted(turns, key=lambda t: -t.epoch):
+            was = turn.tokens, turn.epoch
+            self._admission.restore_turn(turn.pool, turn.line, turn.tenant, was)
+        held = self._journal.load_leases()
+        alive = {lease.request.uid: lease for lease in alive_leases(held, now, self._boot)}
+        for lease in held:
+            uid = lease.request.uid
+            if uid not in alive or not self._admission.restore_lease(
+                lease.request, lease.granted, now
+            ):
+                self._journal.lease_ended(uid)
+        self._admission.restore_learned(self._journal.load_learned(), now)
+
+    def _old(self, turn: Turn) -> bool:
+        return turn.boot != self._boot
