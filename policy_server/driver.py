@@ -20,6 +20,7 @@ from policy_server.core.admission import Admission
 from policy_server.core.events import (
     Admitted,
     Event,
+    LeaseEnded,
     Shed,
 )
 from policy_server.core.limit.window import REPORT_FRESH_S

@@ -37,6 +37,7 @@ from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
 from policy_server.app.jobs import build_jobs
+from policy_server.app.journal import JournalParts
 from policy_server.app.parent import Parent
 from policy_server.app.reload import Reload, refuse_fixed_changes
 from policy_server.app.tickets import TicketOffice
@@ -48,8 +49,8 @@ from policy_server.core.request import Priority
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
+from policy_server.journal.boot import this_boot
 from policy_server.journal.jobs_memory import MemoryJobs
-from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
@@ -91,14 +92,15 @@ class PolicyServer:
         self._log_writer = configure_logging()
         self._log = get_logger()
         self.admission = Admission(to_pool_params(config), random.Random())
-        self.driver = Driver(self.admission, MemoryJournal(), time.monotonic, loop)
-        self._scraper = Scraper(self.driver, self._count_report, self._log_report)
-        self._views = Views(self.admission, self._scrapes)
         self.metrics = Metrics(
             __version__,
             [p.name for p in config.pools],
             lambda: self._views.pools(time.monotonic()),
         )
+        self._kept = JournalParts(config, data_dir, self.metrics.registry, self._log)
+        self.driver = Driver(self.admission, self._kept.journal, time.monotonic, loop)
+        self._scraper = Scraper(self.driver, self._count_report, self._log_report)
+        self._views = Views(self.admission, self._scrapes)
         self._history = History()
         self.metrics.tenants.use(config.tenants.named)
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
@@ -176,10 +178,11 @@ class PolicyServer:
     async def running(self) -> AsyncIterator[None]:
         """Serve inside the block; on leaving it, whatever still runs is stopped."""
         driver = self.driver
-        alive, dead = revive(driver.journal.load(), time.monotonic(), time.time())
+        now, boot = time.monotonic(), this_boot()
+        alive, dead = revive(driver.journal.load(), now, time.time(), boot)
         for place in dead:
             driver.journal.remove(place.request.uid, Outcome.SHED)
-        driver.start(alive, time.monotonic())
+        driver.start(alive, now)
         tasks = [
             asyncio.create_task(self.desk.hand_back_holds()),
             asyncio.create_task(self._services.stream.beat()),
@@ -285,6 +288,7 @@ class PolicyServer:
             now = time.monotonic()
             self._decisions.tick(now)
             self._office.tick(time.time())
+            self._kept.tick()
             self._collections.tick(self.admission.waiting(), now)
             if self._history.due(now):
                 self._history.sample(now, self._views.pools(now), self.metrics.totals())
@@ -298,7 +302,6 @@ class PolicyServer:
         return status_document(self._server_view(pools, now), totals)
 
     def _server_view(self, pools: Sequence[PoolView], now: float) -> ServerView:
-        stats = self.driver.journal.stats()
         return ServerView(
             version=__version__,
             uptime_s=now - self._started,
@@ -308,8 +311,11 @@ class PolicyServer:
             lagging=self._guard.lagging,
             pools=pools,
             nodes=self._views.nodes(now),
-            journal={"kind": stats.kind, "healthy": stats.healthy, "waiting": stats.waiting},
-            warnings=[*filter(None, (self._reload_error, self._office.problem)), *self._blind(now)],
+            journal=self._kept.view(),
+            warnings=[
+                *filter(None, (self._reload_error, self._office.problem, self._kept.warning())),
+                *self._blind(now),
+            ],
         )
 
     def _blind(self, now: float) -> list[str]:

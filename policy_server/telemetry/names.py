@@ -86,4 +86,13 @@ TICKETS = MetricId(
     "or of another tenant, pool or class), expired, used, full (too many to remember).",
     ("outcome",),
 )
+JOURNAL_COMMIT = MetricId(
+    "policy_journal_commit_seconds", "Time of one transaction of the journal."
+)
+JOURNAL_RECORDS = MetricId(
+    "policy_journal_records",
+    "Records in the journal: waiting (held requests), leased (slots in use), unwritten (not on "
+    "disk yet).",
+    ("state",),
+)
 BUILD_INFO = MetricId("policy_build_info", "Always 1; the version is a label.", ("version",))

@@ -239,6 +239,7 @@ async def _scene(
 
 async def _restart(stack: Stack, policy_arguments: tuple[str, ...]) -> None:
     await stop(stack.policy)
-    command = ("serve", "--config", str(stack.config), *policy_arguments)
+    data = str(stack.directory / "data")
+    command = ("serve", "--config", str(stack.config), "--data-dir", data, *policy_arguments)
     stack.policy = await start(*command, log=stack.directory / "policy.log")
     await wait_http_ok(f"http://127.0.0.1:{stack.where['http']}/readyz", stack.policy)

@@ -64,7 +64,8 @@ async def serving(directory: Path, where: dict[str, int]) -> AsyncIterator[Proce
     config = directory / "policy.yaml"
     addresses = f"grpc: 127.0.0.1:{where['grpc']}, http: 127.0.0.1:{where['http']}"
     config.write_text(f"server: {{{addresses}}}\npools: [{{name: chat}}]\n")
-    process = await start("serve", "--config", str(config), log=directory / "serve.log")
+    command = ("serve", "--config", str(config), "--data-dir", str(directory / "data"))
+    process = await start(*command, log=directory / "serve.log")
     try:
         await wait_http_ok(f"http://127.0.0.1:{where['http']}/readyz", process)
         yield process

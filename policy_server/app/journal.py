@@ -1,0 +1,111 @@
+"""The journal of one server: where it lies, its numbers, and what is said when it is in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+from structlog.typing import FilteringBoundLogger
+
+from policy_server.config import Config, ConfigError, JournalConfig
+from policy_server.journal.memory import MemoryJournal
+from policy_server.journal.port import Journal, JournalError
+from policy_server.journal.sqlite.journal import SqliteJournal
+from policy_server.journal.sqlite.store import Store, StoreOptions
+from policy_server.telemetry.journal_metrics import JournalMetrics
+
+FILE_NAME = "journal.db"
+FIX = "Held requests go on, but lose their places at a restart; jobs are refused meanwhile"
+INTERVAL = (
+    "fsync: interval: if the machine goes down, the jobs accepted in the last {:g} ms are lost"
+)
+
+
+def journal_path(config: JournalConfig, data_dir: Path) -> Path:
+    """The default lies in the data directory; a path that is set counts from where we run."""
+    default = JournalConfig.model_fields["path"].default
+    return data_dir / FILE_NAME if config.path == default else config.path
+
+
+class JournalParts:
+    """`journal`, open, on the running loop, with its metrics. A disk in trouble is no error.
+
+    `data_dir` None = in memory, and no `store`. Raises ConfigError when a person has to change
+    something first.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        data_dir: Path | None,
+        registry: CollectorRegistry,
+        log: FilteringBoundLogger,
+    ) -> None:
+        self._fsync = config.journal.fsync
+        self._log = log
+        self._error: str | None = None
+        self._metrics = JournalMetrics(registry, self._records)
+        self.store: Store | None = None
+        self.journal: Journal = MemoryJournal()
+        if data_dir is not None:
+            self.journal = self._open(config.journal, journal_path(config.journal, data_dir))
+
+    def _open(self, config: JournalConfig, path: Path) -> SqliteJournal:
+        if config.fsync == "interval":
+            self._log.warning("journal", detail=INTERVAL.format(config.fsync_interval_ms))
+        self.store = Store(
+            StoreOptions(
+                path,
+                config.fsync,
+                config.fsync_interval_ms / 1000,
+                on_commit=self._metrics.commit,
+                on_lost=lambda error: self._log.error("journal", error=error),
+            )
+        )
+        journal = SqliteJournal(self.store)
+        try:
+            journal.open()
+        except JournalError as error:
+            raise ConfigError(f"journal.path: {error}") from None
+        self.tick(journal)
+        return journal
+
+    def _records(self) -> Mapping[str, int]:
+        stats = self.journal.stats()
+        counts = {"waiting": stats.waiting, "leased": stats.leases}
+        return {**counts, "unwritten": stats.pending_writes}
+
+    def view(self) -> dict[str, str | float | None]:
+        """The journal's section of `/statusz`."""
+        stats = self.journal.stats()
+        view: dict[str, str | float | None] = {
+            "kind": stats.kind,
+            "healthy": stats.healthy,
+            "error": stats.error,
+            "waiting": stats.waiting,
+            "leases": stats.leases,
+            "unwritten": stats.pending_writes,
+        }
+        if stats.size_bytes is not None:
+            commit_ms = (
+                None if stats.last_commit_s is None else round(stats.last_commit_s * 1000, 2)
+            )
+            view |= {"fsync": self._fsync, "size_bytes": stats.size_bytes}
+            view |= {"last_commit_ms": commit_ms}
+        return view
+
+    def tick(self, journal: Journal | None = None) -> None:
+        """Once a second: say once that it is in trouble, and once that it is well again."""
+        error = (journal or self.journal).stats().error
+        if error != self._error:
+            self._error = error
+            if error is None:
+                self._log.info("journal", state="well again")
+            else:
+                self._log.error("journal", error=error, fix=FIX)
+
+    def warning(self) -> str | None:
+        """For `/statusz`; None when all is well."""
+        error = self.journal.stats().error
+        return None if error is None else f"journal: {error}. {FIX}"
