@@ -10,7 +10,8 @@ leaves unsaid is taken for its death.
 
 Leases of before a restart are taken back whole, so that nothing is over-admitted. What ended while
 nobody listened was told to nobody: a restored lease that is not heard of within `RECALL_S` after
-its Envoy is back (a request or a log line of its) ends as expired.
+its Envoy is back (a request or a log line of its), or `NO_CONTACT_S` after the restart if it does
+not come back, ends as expired.
 
 Heartbeats are a part of the Envoy configuration that we make, and so is the name by which an Envoy
 says who it is. An Envoy without a name was configured by a mesh that knows no heartbeats: there
@@ -26,6 +27,7 @@ from policy_server.core.request import LINES, Request
 
 HEARTBEAT_S = 2.0  # how often Envoy is told to log a request in progress
 SILENCE_S = 20.0
+NO_CONTACT_S = 10.0  # after a restart: an Envoy with answers under way would have come back
 RECALL_S = HEARTBEAT_S + 0.5  # after a restart: within this every answer under way is heard of
 ORPHAN_AGE_S = 120.0
 UNHEARD_AGE_S = 300.0  # longer than most answers, for the end entries that are lost
@@ -174,8 +176,9 @@ class LeaseTable:
     def _ended_unheard(self, now: float, limit: int) -> list[str]:
         found: list[str] = []
         for uid in self._unheard:
-            back = self._contact.get(self._leases[uid].request.node)
-            if back is not None and now >= back + RECALL_S and len(found) < limit:
+            lease = self._leases[uid]
+            back = self._contact.get(lease.request.node, lease.last_seen + NO_CONTACT_S)
+            if now >= back + RECALL_S and len(found) < limit:
                 found.append(uid)
         return found
 

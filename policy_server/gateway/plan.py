@@ -184,7 +184,7 @@ def _check_ports(flags: Flags, config: Config) -> None:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / ".writable").touch()
         (folder / ".writable").unlink()
     except OSError as error:

@@ -189,6 +189,6 @@ async def live(stack: Live) -> AsyncIterator[Live]:
     print((stack.directory / "policy.log").read_text()[-4000:])
     stack.echo.finish.set()
     if stack.policy.returncode is not None:
-        await stack.start_policy("--data-dir", str(stack.directory))
+        await stack.start_policy()
     await stack.until(waiting=0, inflight=0)
     stack.echo.finish.clear()
