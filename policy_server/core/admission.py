@@ -107,13 +107,13 @@ class Admission:
         pool = self._where.get(request.uid) or self._pools.get(request.pool)
         if pool is None or request.kind is Kind.JOB or not len(pool.room):
             return None
-        return pool.room.lines()[request.priority].turn(request.tenant)
+        return pool.room.turns()[request.priority].turn(request.tenant)
 
     def restore_turn(self, pool: str, line: int, tenant: str, turn: tuple[float, float]) -> None:
         """Take back what `turn_of` gave; before `restore`, the latest first."""
         known = self._pools.get(pool)
-        if known is not None and 0 <= line < len(known.room.lines()):
-            known.room.lines()[line].restore(tenant, *turn)
+        if known is not None and 0 <= line < len(known.room.turns()):
+            known.room.turns()[line].restore(tenant, *turn)
 
     def restore_jobs(self, jobs: Iterable[Request]) -> None:
         """Jobs that waited before a restart, in order; those of a pool that is gone go to the

@@ -115,7 +115,7 @@ class Room:
         """Charge its tenant `tokens`: at dispatch, and (perhaps less than 0) as a correction."""
         self._queues[request.priority].fair.charge(request.tenant, tokens, now)
 
-    def lines(self) -> list[FairLines]:
+    def turns(self) -> list[FairLines]:
         """The turns of the tenants, by class."""
         return [queue.fair for queue in self._queues]
 
