@@ -27,6 +27,7 @@ from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
 from tests.bench import (
+    adapt,
     ceiling,
     decision,
     embeddings,
@@ -115,6 +116,15 @@ def _wirings(options: argparse.Namespace) -> Run:
     return lambda directory: wirings.run(plan, names, directory, say)
 
 
+def _adapt(options: argparse.Namespace) -> Run:
+    plan = adapt.Adapt(**_given(kinds=options.kind, seed=options.seed))
+    if options.slots:
+        plan = replace(plan, slots=options.slots[0])
+    if options.sigma:
+        plan = replace(plan, sigma=options.sigma[0])
+    return lambda directory: adapt.run(plan, directory, say)
+
+
 def _held(options: argparse.Namespace) -> Run:
     plan = held.Held(**_given(count=options.count, kinds=options.kind))
     return lambda directory: held.run(plan, directory, say)
@@ -162,6 +172,7 @@ def _sustained(options: argparse.Namespace) -> Run:
 RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "overload": _overload,
     "wirings": _wirings,
+    "adapt": _adapt,
     "held": _held,
     "ceiling": _ceiling,
     "decision": _decision,
@@ -186,7 +197,7 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", help=f"any of {', '.join(RUNS)}; default all")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--dir", type=Path, help="keep logs and configurations there")
-    group = parser.add_argument_group("overload, wirings")
+    group = parser.add_argument_group("overload, wirings, adapt")
     group.add_argument("--slots", type=_several(int), help="as in 40,200,6")
     group.add_argument("--sigma", type=_several(float), help="as in 0,.9")
     group.add_argument("--contender", type=_several(str), help=", ".join(CONTENDERS))
@@ -196,7 +207,9 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     group.add_argument("--seconds", type=float, help="of load (all but held, decision)")
     group.add_argument("--told", type=_several(str), help=f"returns: {', '.join(returns.ALL_TOLD)}")
     group.add_argument("--count", type=int, help="held at once (held)")
-    group.add_argument("--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}")
+    group.add_argument(
+        "--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}; adapt: streamed, whole"
+    )
     options = parser.parse_args(argv)
     for name in options.parts:
         if name not in RUNS:

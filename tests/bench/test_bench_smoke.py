@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import ceiling, decision, embeddings, held, overload, wirings
+from tests.bench import adapt, ceiling, decision, embeddings, held, overload, wirings
 from tests.bench.__main__ import RUNS
 from tests.bench.client import Replies, Reply
 from tests.bench.result import Bar, Part, print_part
@@ -56,6 +56,16 @@ async def test_every_way_in_is_compared(tmp_path: Path) -> None:
     part = await wirings.run(plan, tuple(wirings.ENTRANCES), tmp_path, quiet)
     assert "authz-scrape" in seen(part)
     assert all(row[3] for row in part.rows)
+
+
+async def test_the_limit_follows_an_engine_that_shrinks(tmp_path: Path) -> None:
+    plan = adapt.Adapt(
+        slots=6, sweep=(1.0,), sweep_s=1.0, cold_s=1.0, halved_after_s=0.5, back_after_s=0.5,
+        counted_s=0.5, alone_s=1.0, kinds=("streamed",),
+    )  # fmt: skip
+    part = await adapt.run(plan, tmp_path, quiet)
+    assert "half of the slots" in seen(part)
+    assert len(part.bars) == 3
 
 
 @pytest.mark.parametrize("kind", ["release", "displaced", "crash"])
