@@ -18,6 +18,7 @@ class Answer:
     uid: str
     prompt: int
     output: int
+    model: str = ""
     replica: int = 0
     sent_at: float = 0.0
     first_token_at: float | None = None

@@ -22,16 +22,20 @@ class Replica(Backend, Protocol):
 class Cluster:
     """Sends each answer to one live replica."""
 
-    def __init__(self, replicas: Sequence[Replica], rng: Random) -> None:
+    def __init__(
+        self, replicas: Sequence[Replica], rng: Random, models: Sequence[str] = ()
+    ) -> None:
         self.replicas = list(replicas)
+        self._models = models
         self._rng = rng
         self._up = list(range(len(replicas)))
 
     def submit(self, answer: Answer, now: float) -> bool:
-        """Send it on; False = no replica is up."""
-        if not self._up:
+        """Send it on; False = no replica that serves its model is up."""
+        able = [i for i in self._up if not self._models or self._models[i] == answer.model]
+        if not able:
             return False
-        answer.replica = self._pick()
+        answer.replica = self._pick(able)
         answer.sent_at = now
         self.replicas[answer.replica].submit(answer)
         return True
@@ -63,8 +67,8 @@ class Cluster:
         """Live replicas."""
         return len(self._up)
 
-    def _pick(self) -> int:
-        if len(self._up) == 1:
-            return self._up[0]
-        one, two = self._rng.choice(self._up), self._rng.choice(self._up)
+    def _pick(self, able: Sequence[int]) -> int:
+        if len(able) == 1:
+            return able[0]
+        one, two = self._rng.choice(able), self._rng.choice(able)
         return one if self.replicas[one].active <= self.replicas[two].active else two

@@ -107,6 +107,7 @@ class Gateway:
             arrived=now,
             deadline=now + budget_s,
             tenant=call.tenant,
+            model=call.model,
             body_bytes=BYTES_PER_TOKEN * call.prompt,
             prompt_tokens=call.prompt,
             streamed=call.manner.streamed,
@@ -188,7 +189,7 @@ class Gateway:
         if attempt.number:
             self._result.returns_admitted.append((self._loop.now, True))
         attempt.observed = event.observe
-        attempt.answer = Answer(event.request.uid, call.prompt, call.output)
+        attempt.answer = Answer(event.request.uid, call.prompt, call.output, call.model)
         self.inflight += 1
         self.observer.sent(event.request.uid)
         if not self._cluster.submit(attempt.answer, self._loop.now):

@@ -60,7 +60,7 @@ class Saturation:
     def __init__(self, world: World, lengths: Lengths, limit: int, seed: int) -> None:
         self._loop = Loop()
         self._cluster = Cluster(
-            build_replicas(world, self._loop, self, seed), stream(seed, "balancer")
+            build_replicas(world, self._loop, self, seed), stream(seed, "balancer"), world.models
         )
         self._world, self._lengths = world, lengths
         self._rng = stream(seed, "oracle")
@@ -99,7 +99,9 @@ class Saturation:
     def _send(self) -> None:
         self._sent += 1
         prompt, output = self._lengths.draw(self._rng)
-        self._cluster.submit(Answer(f"{self._sent}", prompt, output), self._loop.now)
+        models = self._world.models or ("",)
+        answer = Answer(f"{self._sent}", prompt, output, models[self._sent % len(models)])
+        self._cluster.submit(answer, self._loop.now)
 
 
 def best_static(world: World, cache: Path | None, lengths: Lengths | None = None) -> Best:
@@ -119,7 +121,15 @@ def best_static(world: World, cache: Path | None, lengths: Lengths | None = None
 
 
 def _key(world: World, lengths: Lengths) -> str:
-    parts = (VERSION, world.engine, world.replicas, world.speeds, world.objectives, lengths)
+    parts = (
+        VERSION,
+        world.engine,
+        world.replicas,
+        world.speeds,
+        world.models,
+        world.objectives,
+        lengths,
+    )
     return sha256(f"{parts!r} {world.visibility.log_delay_s}".encode()).hexdigest()[:16]
 
 

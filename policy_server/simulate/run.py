@@ -113,7 +113,7 @@ class Stage:
         self._world, self._make_gate, self._seed, self._result = world, make_gate, seed, result
         fan = Fan()
         self._cluster = Cluster(
-            build_replicas(world, self.loop, fan, seed), stream(seed, "balancer")
+            build_replicas(world, self.loop, fan, seed), stream(seed, "balancer"), world.models
         )
         self.gateways = [self._gateway(index) for index in range(world.gateways)]
         fan.gateways = self.gateways

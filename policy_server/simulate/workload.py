@@ -77,6 +77,7 @@ class Flow:
     tenant: str = ""
     lengths: tuple[tuple[float, Lengths], ...] = ((0.0, Lengths()),)
     manner: Manner = PATIENT
+    model: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -89,6 +90,7 @@ class Call:
     prompt: int
     output: int
     manner: Manner = PATIENT
+    model: str = ""
 
 
 def steady(rate: float) -> tuple[tuple[float, float], ...]:
@@ -108,7 +110,7 @@ def _flow_calls(flow: Flow, rng: Random, until: float) -> Iterator[Call]:
         while len(lengths) > 1 and lengths[1][0] <= at:
             lengths.pop(0)
         prompt, output = lengths[0][1].draw(rng)
-        yield Call(at, flow.priority, flow.tenant, prompt, output, flow.manner)
+        yield Call(at, flow.priority, flow.tenant, prompt, output, flow.manner, flow.model)
 
 
 def _poisson(rate: Sequence[tuple[float, float]], rng: Random, until: float) -> Iterator[float]:

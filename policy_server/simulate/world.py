@@ -61,6 +61,7 @@ class World:
     flows: tuple[Flow, ...] = ()
     duration_s: float = 300.0
     replicas: int = 1
+    models: tuple[str, ...] = ()  # what replica i serves; () = all serve all
     speeds: tuple[float, ...] = ()  # every step of replica i takes this many times its time
     objectives: Objectives = field(default_factory=Objectives)
     happenings: tuple[Happening, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policy_server.core.request import Priority
 from policy_server.simulate.engine import EngineParams
 from policy_server.simulate.gateway import Objectives
 from policy_server.simulate.plain import PlainParams
@@ -16,6 +17,7 @@ from policy_server.simulate.scenarios.base import (
     Bench,
     Measures,
     Scenario,
+    Steps,
     at_least,
     offered,
     with_lengths,
@@ -23,6 +25,7 @@ from policy_server.simulate.scenarios.base import (
 from policy_server.simulate.workload import Lengths
 from policy_server.simulate.world import World
 
+OFFERED: dict[Priority, float | Steps] = {P0: 0.3, P1: 0.5, P2: 2.2}
 WARM_S = 150.0
 END_S = 400.0
 
@@ -59,6 +62,12 @@ HELD_OUT = {
 }
 ODD = {
     "unequal replicas": replace(SLOT_BOUND, replicas=4, speeds=(1.0, 1.0, 1.5, 2.0)),
+    "two models": replace(
+        SLOT_BOUND,
+        replicas=4,
+        speeds=(1.0, 1.0, 2.0, 2.0),
+        models=("small", "small", "large", "large"),
+    ),
     "prompt cache": with_lengths(
         World(engine=EngineParams(cached_share=0.6)), Lengths(prompt=4000.0, prompt_sigma=0.4)
     ),
@@ -72,11 +81,22 @@ def _at_three_times(bench: Bench, worlds: dict[str, World]) -> Measures:
     measures = {}
     for name, world in worlds.items():
         unit = bench.calls_per_s(world)
-        busy = replace(offered(world, unit, {P0: 0.3, P1: 0.5, P2: 2.2}), duration_s=END_S)
+        busy = replace(_of_models(offered(world, unit, OFFERED)), duration_s=END_S)
         result = bench.run(busy, name)
         measures[f"{name}: goodput / C"] = result.goodput(WARM_S, END_S) / bench.capacity(world)
         measures[f"{name}: P0 served"] = result.served_share(WARM_S, END_S - 20, P0)
     return measures
+
+
+def _of_models(world: World) -> World:
+    """Every flow in equal parts for each model."""
+    models = sorted(set(world.models)) or [""]
+    flows = tuple(
+        replace(flow, model=model, rate=tuple((at, rate / len(models)) for at, rate in flow.rate))
+        for flow in world.flows
+        for model in models
+    )
+    return replace(world, flows=flows)
 
 
 def held_out(bench: Bench) -> Measures:
@@ -113,7 +133,7 @@ SHAPES = (
     Scenario(
         27,
         "odd-pools",
-        "unequal replicas, prompt cache, embeddings",
+        "unequal replicas, two models, prompt cache, embeddings",
         _bars(ODD, 0.9),
         ("fixed-16", "always-max", "vegas-e2e"),
         odd_pools,

@@ -119,3 +119,16 @@ def test_cached_prompts_take_a_tenth_of_the_prefill() -> None:
         assert answer.first_token_at is not None
         firsts.append(answer.first_token_at - started)
     assert firsts == pytest.approx([1.0, 0.1, 1.0, 0.1], abs=1e-3)
+
+
+def test_an_answer_goes_to_a_replica_that_serves_its_model() -> None:
+    loop = Loop()
+    engines = [BatchEngine(EngineParams(), loop, Heard(loop)) for _ in range(3)]
+    cluster = Cluster(engines, Random(1), ("small", "large", "large"))
+    for index in range(40):
+        model = ("small", "large")[index % 2]
+        answer = Answer(f"{index}", 10, 10, model)
+        assert cluster.submit(answer, 0.0)
+        assert (answer.replica == 0) == (model == "small")
+    cluster.kill(0)
+    assert not cluster.submit(Answer("last", 10, 10, "small"), 0.0)
