@@ -87,10 +87,12 @@ def _classes(pool: Json) -> RenderableType:
     table.add_column("class")
     for name in ("waiting", "would wait", "admitted", "shed"):
         table.add_column(name, justify="right")
+    jobs: Mapping[str, int] = pool.get("jobs_waiting", {})
     for name, waiting in pool["waiting"].items():
+        more = f" + {number(jobs[name])} jobs" if jobs.get(name) else ""
         table.add_row(
             name,
-            number(waiting),
+            number(waiting) + more,
             seconds(pool["predicted_wait_s"][name]),
             per_second(_rate(pool, "outcomes", f"{name} ", "admitted")),
             per_second(_rate(pool, "sheds", f"{name} ", "")),
@@ -100,7 +102,10 @@ def _classes(pool: Json) -> RenderableType:
 
 def _lists(pool: Json) -> Iterator[RenderableType]:
     sheds = [f"{name.replace('_', ' ')} {number(n)}" for name, n in _most(pool["sheds"])]
-    tenants = [f"{plain(name)} {number(n)}" for name, n in _most(pool["waiting_by_tenant"])]
+    tenants = [
+        f"{plain(name)} {number(sum(t['waiting'].values()))} ({number(t['inflight'])} in use)"
+        for name, t in list(pool["tenants"].items())[:ROWS]
+    ]
     for title, entries, nothing in (
         ("shed since start", sheds, "nothing"),
         ("Retry-After kept", _kept(pool["returns"]), "nobody has come back yet"),
@@ -140,7 +145,7 @@ def _server(status: Json) -> Iterator[RenderableType]:
     yield Text("Envoys: ", SOFT).append("; ".join(envoys) or "none seen yet", "not dim")
     for title in ("jobs", "journal"):
         facts = [
-            f"{name.replace('_', ' ')} {value}" for name, value in status.get(title, {}).items()
+            f"{name.replace('_', ' ')} {value}" for name, value in (status.get(title) or {}).items()
         ]
         if facts:
             yield Text(f"{title.capitalize()}: ", SOFT).append(", ".join(facts), "not dim")

@@ -170,12 +170,13 @@ function tiles(pool, past) {
 }
 
 function classes(pool) {
+  const jobs = pool.jobs_waiting ?? {}, any = sum(jobs) > 0;
   const rows = Object.keys(pool.waiting).map((name) => [
-    name, number(pool.waiting[name]), seconds(pool.predicted_wait_s[name]),
+    name, number(pool.waiting[name]), ...(any ? [number(jobs[name])] : []), seconds(pool.predicted_wait_s[name]),
     perSecond(rate(pool, "outcomes", (o) => o.startsWith(`${name} `) && o.endsWith("admitted"))),
     perSecond(rate(pool, "sheds", (s) => s.startsWith(`${name} `))),
   ]);
-  return block("By class", ["", "waiting", "would wait", "admitted", "shed"], rows, "");
+  return block("By class", ["", "waiting", ...(any ? ["jobs"] : []), "would wait", "admitted", "shed"], rows, "");
 }
 function sheds(pool) {
   const rows = Object.entries(pool.sheds).sort((a, b) => b[1] - a[1]).slice(0, ROWS)
@@ -207,9 +208,12 @@ function changes(pool) {
     pool.limit_max === null ? "it is fixed" : "it has not moved yet");
 }
 function tenants(pool) {
-  const rows = Object.entries(pool.waiting_by_tenant).sort((a, b) => b[1] - a[1]).slice(0, ROWS)
-    .map(([name, n]) => [name || "(anonymous)", number(n)]);
-  return block("Waiting, by tenant", [], rows, "nobody waits", "names");
+  const names = Object.keys(pool.waiting);
+  const rows = Object.entries(pool.tenants)
+    .map(([name, t]) => [name || "(anonymous)", ...names.map((p) => number(t.waiting[p])),
+      number(t.inflight)]).slice(0, ROWS);
+  return block("Tenants, waiting by class", ["", ...names, "in use"], rows,
+    "nobody waits or is served", "names");
 }
 function reports(pool) {
   if (!pool.load_reports.length) return null;
@@ -232,11 +236,12 @@ function card(pool) {
 function serverBlocks(status) {
   const nodes = status.nodes.map((n) => [n.node || "(unnamed)", number(n.leases),
     known(n.log_age_s) ? `${seconds(n.log_age_s)} ago` : "never"]);
-  const facts = (of) => Object.entries(of ?? {}).map(([name, value]) => [words(name),
-    typeof value === "number" ? number(value) : String(value ?? "–")]);
+  const said = { number, boolean: (yes) => (yes ? "yes" : "no") };
+  const facts = (of) => Object.entries(of ?? {}).map(([name, value]) =>
+    [words(name), (said[typeof value] ?? String)(value ?? "–")]);
   return [
     block("Envoys", ["", "leases", "last log"], nodes, "none seen yet", "names"),
-    status.jobs ? block("Jobs", [], facts(status.jobs), "none") : null,
+    block("Jobs", [], facts(status.jobs), "not accepted here"),
     block("Journal", [], facts(status.journal), "none"),
   ].filter(known);
 }

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from policy_server.core.request import Priority
 from policy_server.telemetry.status import status_document
-from policy_server.telemetry.views import NodeView, PoolView, ServerView
+from policy_server.telemetry.views import NodeView, PoolView, ServerView, TenantView
 from policy_server.top.source import Snapshot
 from policy_server.top.view import view
 from policy_server.top.words import per_second, seconds, sparkline
@@ -39,12 +39,13 @@ def busy(**facts: Any) -> PoolView:
 
 
 def test_under_overload_it_says_who_waits_who_is_shed_and_why() -> None:
-    text = shown(busy(waiting_by_tenant={"acme": 20}), counts=COUNTS)
+    acme = TenantView({Priority.P1: 12, Priority.P2: 8}, inflight=2)
+    text = shown(busy(tenants={"acme": acme}), counts=COUNTS)
     assert "chat  shedding 12/s" in text
     assert "in use / limit       3 / 4" in text
     assert "shed since start: P2 predicted wait 30" in text
     assert "Retry-After kept: 90 % (9 let in, 3 shed again)" in text
-    assert "tenants waiting: acme 20" in text
+    assert "tenants waiting: acme 20 (2 in use)" in text
     (row,) = [line.split() for line in text.splitlines() if line.lstrip().startswith("P2")]
     assert row == ["P2", "28", "–", "0/s", "12/s"]
 
@@ -57,6 +58,7 @@ def test_what_has_not_happened_is_said_not_left_blank() -> None:
     assert "limit: fixed" in text
     assert "Envoys: none seen yet" in text
     assert "Journal: kind memory" in text
+    assert "Jobs" not in text
 
 
 def test_trouble_stands_first() -> None:
@@ -66,8 +68,8 @@ def test_trouble_stands_first() -> None:
 
 
 def test_a_name_from_outside_cannot_steer_the_terminal() -> None:
-    evil = {"\x1b[2J[bold]x\x9b": 5}
-    text = shown(busy(waiting_by_tenant=evil), nodes=(NodeView("\x1b]0;t\x07", 1),))
+    evil = {"\x1b[2J[bold]x\x9b": TenantView({Priority.P1: 5}, 0)}
+    text = shown(busy(tenants=evil), nodes=(NodeView("\x1b]0;t\x07", 1),))
     assert "\x1b" not in text
     assert "\x9b" not in text
     assert "?[2J[bold]x? 5" in text
