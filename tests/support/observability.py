@@ -40,7 +40,7 @@ def alerts() -> list[dict[str, Any]]:
 def expressions() -> dict[str, str]:
     """Where it stands → the expression."""
     found = {
-        f"{panel['title']} {target['refId']}": filled(target["expr"])
+        f"{panel['id']} {panel['title']} {target['refId']}": filled(target["expr"])
         for panel in panels()
         for target in panel["targets"]
     }
