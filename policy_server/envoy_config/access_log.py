@@ -48,7 +48,7 @@ def access_logs(options: GatewayOptions, admitted: MetadataPath) -> list[AccessL
     config = HttpGrpcAccessLogConfig(
         common_config=CommonGrpcAccessLogConfig(
             log_name=LOG_NAME,
-            grpc_service=policy_grpc(options.node_id),
+            grpc_service=policy_grpc(_node(options)),
             transport_api_version=ApiVersion.V3,
             buffer_flush_interval=seconds(0.05),
         ),
@@ -62,6 +62,12 @@ def access_logs(options: GatewayOptions, admitted: MetadataPath) -> list[AccessL
             typed_config=Any.pack(config),
         )
     ]
+
+
+def _node(options: GatewayOptions) -> str:
+    """A log's stream is of no request, so nothing fills a formatter in. Its first message has
+    Envoy's node id."""
+    return "" if "%" in options.node_id else options.node_id
 
 
 def _admitted_or_ended(admitted: MetadataPath) -> AccessLogFilter:

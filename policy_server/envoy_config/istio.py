@@ -46,8 +46,12 @@ from policy_server.envoy_config.wire import UID_HEADER, seconds
 CONTEXT = "GATEWAY"
 MANAGER = "envoy.filters.network.http_connection_manager"
 ROUTER = "envoy.filters.http.router"
-# Envoy itself puts the pod's name in: gate and log of one proxy say the same.
-NODE = "%HOSTNAME%"
+# Each proxy's node id as Istio's agent makes it, since its log says that. (`%CEL(xds.node.id)%`
+# would be the short way; in a gRPC service's metadata it crashes Envoy 1.40.)
+NODE = (
+    "router~%ENVIRONMENT(INSTANCE_IP)%~%ENVIRONMENT(POD_NAME)%.%ENVIRONMENT(POD_NAMESPACE)%"
+    "~%ENVIRONMENT(POD_NAMESPACE)%.svc.cluster.local"
+)
 LOG_PROVIDER = f"{POLICY_SERVER}-log"
 # Only an admitted request has metadata of a Check.
 ADMITTED = f"'{EXT_AUTHZ_NAMESPACE}' in metadata.filter_metadata"

@@ -63,6 +63,7 @@ class GatewayOptions:
     """One gateway. Several upstreams are one balanced pool and share a scheme.
 
     `policy_host` is where Envoy finds the policy server (the bind address may be 0.0.0.0).
+    `node_id` is what Envoy calls itself, a name or a formatter of Envoy's that makes one.
     """
 
     upstreams: tuple[Upstream, ...]

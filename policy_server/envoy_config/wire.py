@@ -67,8 +67,8 @@ def set_header(name: str, value: str) -> HeaderValueOption:
 
 
 def policy_grpc(node_id: str, metadata: dict[str, str] | None = None) -> GrpcService:
-    """The policy server's gRPC port, told which Envoy is calling."""
-    pairs = {NODE_HEADER: node_id, **(metadata or {})}
+    """The policy server's gRPC port, told which Envoy is calling; "" = it says so by itself."""
+    pairs = {**({NODE_HEADER: node_id} if node_id else {}), **(metadata or {})}
     return GrpcService(
         envoy_grpc=GrpcServiceEnvoyGrpc(
             cluster_name=POLICY_CLUSTER,

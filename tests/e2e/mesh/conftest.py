@@ -134,8 +134,11 @@ async def stack(
 ) -> AsyncIterator[LiveMesh]:
     """Everything running in one mesh."""
     directory = tmp_path_factory.mktemp(str(request.param))
-    async with running_mesh(request.param, directory) as live:
-        yield live
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in istio.ENVIRONMENT.items():
+            patch.setenv(name, value)
+        async with running_mesh(request.param, directory) as live:
+            yield live
 
 
 @pytest_asyncio.fixture(loop_scope="session")

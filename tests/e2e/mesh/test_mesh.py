@@ -8,6 +8,7 @@ import pytest
 
 from tests.e2e.contract.conftest import CHAT
 from tests.e2e.mesh.conftest import LiveMesh, start_policy
+from tests.support.mesh import istio
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NOW = {"prefer": "wait=0"}
@@ -123,3 +124,13 @@ async def test_an_outage_that_is_open_lets_pass(live: LiveMesh) -> None:
     assert {(await task).status for task in held} == {200}
     live.echo.finish.set()
     await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_gate_and_log_of_a_proxy_say_the_same_name(live: LiveMesh) -> None:
+    """Or its leases would be freed when its log falls silent while another proxy's talks."""
+    first = await live.busy()
+    nodes = {one["node"]: one["leases"] for one in (await live.status())["nodes"]}
+    if str(live.mesh) == "istio-gate":
+        assert nodes[istio.NODE] == 1
+    live.echo.finish.set()
+    await first

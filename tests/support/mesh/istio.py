@@ -21,6 +21,12 @@ from tests.support.mesh.protos import merge, parse, plain
 ROUTER = "envoy.filters.http.router"
 MODEL = "outbound|8000||model.models.svc.cluster.local"
 NODE = "router~127.0.0.1~gateway-0.istio-system~istio-system.svc.cluster.local"
+ENVIRONMENT = {
+    "INSTANCE_IP": "127.0.0.1",
+    "POD_NAME": "gateway-0",
+    "POD_NAMESPACE": "istio-system",
+}
+"""What the pod of a gateway says of itself, to Istio's agent and to the Envoy that it starts."""
 UNBOUNDED = 4294967295
 Manager = hcm_pb2.HttpConnectionManager
 
