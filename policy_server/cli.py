@@ -204,6 +204,12 @@ def check(
         print(f"policy-server: warning: {warning}", file=sys.stderr)
     pools = ", ".join(pool.name for pool in settings.pools)
     print(f"{config or 'the defaults'}: ok; pools: {pools}")
+    blind = ", ".join(pool.name for pool in settings.pools if not pool.backends.known)
+    if blind:
+        print(
+            f"no scaling from zero for {blind}: nothing tells which backends are ready, so "
+            "requests fail while there is none; set pools[].backends to hold them instead"
+        )
 
 
 @app.command()

@@ -286,6 +286,8 @@ def to_pool_params(config: Config) -> list[PoolParams]:
             retry_after=retry_after,
             observe_messages_per_s=pool.observe.max_messages_per_s,
             jobs_share=config.jobs.share if config.jobs.enabled else 0.0,
+            no_backend_wait_s=pool.no_backend_wait_s if pool.backends.known else None,
+            ramp_s=pool.backends.ramp_s,
         )
         for pool in config.pools
     ]

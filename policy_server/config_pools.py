@@ -14,6 +14,7 @@ from policy_server.config_types import (
     absolute_path,
     label,
 )
+from policy_server.core.ramp import RAMP_S
 
 
 class MatchConfig(Section):
@@ -92,11 +93,23 @@ class LoadReportsConfig(Section):
 
 
 class BackendsConfig(Section):
-    """Who tells which backends are ready: probe URLs, Envoy's admin, or a fixed count."""
+    """Who tells which backends are ready: probe URLs, Envoy's admin, or a fixed count.
+
+    `ramp_s`: after so many seconds a new backend carries its full share of the limit.
+    """
 
     probe: tuple[Url, ...] = ()
     envoy_admin: Url | None = None
     count: int | None = Field(default=None, ge=0)
+    ramp_s: float = Field(default=RAMP_S, ge=0, le=3600)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        named = {"probe": self.probe, "envoy_admin": self.envoy_admin, "count": self.count}
+        given = [key for key, value in named.items() if value not in (None, ())]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} may disagree on who is ready; keep one")
+        return self
 
     @property
     def known(self) -> bool:

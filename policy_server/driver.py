@@ -257,6 +257,11 @@ class Driver:
         self.on_report(pool, ReportOutcome.STALE if stale else ReportOutcome.USED)
         self.admission.load_report(pool, source, report, self.clock())
 
+    def backends(self, pool: str, ready: int | None) -> None:
+        """So many back ends of `pool` can take work; None = nobody knows."""
+        now = self.clock()
+        self._emit(self.admission.backends(pool, ready, now), now)
+
     def load_report_for(self, uid: str, source: str, report: LoadReport) -> None:
         """The engine that answers `uid` says how it is."""
         pool = self.admission.pool_of(uid)

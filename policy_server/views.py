@@ -84,6 +84,9 @@ class Views:
             asked_seats=_finite(pool.ceiling.seats(now)),
             asked_rps=_finite(pool.ceiling.rps(now)),
             scrapes=self._scrapes(pool.params.name, now),
+            backends_ready=pool.ramp.ready,
+            holding=pool.ramp.closed,
+            ramp=pool.ramp.share(now),
         )
 
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from policy_server.adapters.answers import Dialect, dialect_of
 from policy_server.adapters.patience import patience_s
 from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
-from policy_server.core.request import Priority, Request
+from policy_server.core.request import ENDLESS_S, Priority, Request
 
 PATH_KEPT = 256
 """Characters of path and model kept with a request: enough to tell endpoints apart."""
@@ -113,13 +113,13 @@ def _request(
     pool, priority, tenant, path, upgrade = who
     headers, body = facts.headers, facts.body
     body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
-    budget_s = min(rules.budgets_s[priority], facts.time_left_s, patience_s(headers))
+    waits_s = min(facts.time_left_s, patience_s(headers), ENDLESS_S)
     return Request(
         uid=_uid(headers.get("x-policy-uid", "")),
         pool=pool,
         priority=priority,
         arrived=now.monotonic,
-        deadline=now.monotonic + budget_s,
+        deadline=now.monotonic + min(rules.budgets_s[priority], waits_s),
         tenant=tenant,
         body_bytes=body_bytes,
         prompt_tokens=min(body_bytes // BYTES_PER_TOKEN, MAX_PROMPT_TOKENS),
@@ -131,6 +131,7 @@ def _request(
         returning=_whole(headers.get("x-stainless-retry-count", "")) > 0,
         node=facts.node,
         arrived_wall=now.wall,
+        patience_s=waits_s,
     )
 
 

@@ -36,6 +36,7 @@ from policy_server.adapters.grpc_server import GrpcServer, ServerTls, Services, 
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
+from policy_server.app.backends import Backends
 from policy_server.app.jobs import build_jobs
 from policy_server.app.journal import JournalParts
 from policy_server.app.parent import Parent
@@ -100,6 +101,7 @@ class PolicyServer:
         self._kept = JournalParts(config, data_dir, self.metrics.registry, self._log)
         self.driver = Driver(self.admission, self._kept.journal, time.monotonic, loop)
         self._scraper = Scraper(self.driver, self._count_report, self._log_report)
+        self._backends = Backends(self.driver, self._log)
         self._views = Views(self.admission, self._scrapes)
         self._history = History()
         self.metrics.tenants.use(config.tenants.named)
@@ -196,6 +198,7 @@ class PolicyServer:
         await self.grpc.start()
         self._probe.start()
         self._scraper.use(_pages(self._config))
+        self._backends.use(self._config)
         self._not_ready = None
         self._log.info(
             "started",
@@ -214,6 +217,7 @@ class PolicyServer:
             self._not_ready = "stopping"
             self._probe.stop()
             await self._scraper.stop()
+            await self._backends.stop()
             self._services.stream.let_go()
             await self.grpc.stop(STOP_GRACE_S)
             await runner.cleanup()
@@ -278,6 +282,7 @@ class PolicyServer:
         self.metrics.tenants.use(config.tenants.named)
         self._config = config
         self._scraper.use(_pages(config))
+        self._backends.use(config)
         if how.accepted is not None:
             how.accepted(config)
         self._log.info("reloaded", pools=[p.name for p in config.pools])
@@ -315,6 +320,7 @@ class PolicyServer:
             warnings=[
                 *filter(None, (self._reload_error, self._office.problem, self._kept.warning())),
                 *self._blind(now),
+                *self._backends.problems(),
             ],
         )
 

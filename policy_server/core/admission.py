@@ -253,6 +253,11 @@ class Admission:
         if known is not None:
             known.load_report(source, report, now)
 
+    def backends(self, pool: str, ready: int | None, now: float) -> list[Event]:
+        """`ready` back ends of `pool` can take work, None = nobody knows; who waits may go."""
+        known = self._pools.get(pool)
+        return [] if known is None else self._track(known, known.backends(ready, now))
+
     def pool_of(self, uid: str) -> str | None:
         """The pool where `uid` waits or holds a lease."""
         pool = self._where.get(uid)

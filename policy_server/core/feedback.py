@@ -113,6 +113,16 @@ class Feedback:
         """When the open window closes, monotonic seconds; None before the first request."""
         return None if self.window is None else self.window.due_at(self.limit.window_s)
 
+    def rescale(self, factor: float) -> LimitChanged | None:
+        """`factor` times as many replicas: the limit's move, None when it stays."""
+        previous = self.limit.current
+        if factor != 1.0:
+            self.limit.rescale(factor)
+        if self.limit.current == previous:
+            return None
+        self.last_change = Change(self.limit.current, Reason.BACKENDS)
+        return LimitChanged(self._pool, previous, self.last_change)
+
     def close(self, seats: int, observed: Mapping[str, Lease], now: float) -> LimitChanged:
         """The window is over: what the limit becomes, and why. RuntimeError when none is open."""
         window = self.window

@@ -2,6 +2,7 @@
 
 limit.*   the algorithm's own state        base.*   baselines        drain   μ̂ per second
 lengths   mean output tokens
+replicas  back ends that the limit stands for
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from policy_server.core.pool import Pool
 
 FIRST_SEATS = 16.0  # used at once after a restart: what a cold start begins with
+MAX_REPLICAS = 100_000.0
 
 
 def learned(pool: Pool, now: float) -> dict[str, float]:
@@ -22,6 +24,8 @@ def learned(pool: Pool, now: float) -> dict[str, float]:
     if rate is not None:
         state["drain"] = rate
     state["lengths"] = pool.lengths.mean
+    if pool.ramp.learned_with:
+        state["replicas"] = float(pool.ramp.learned_with)
     return state
 
 
@@ -36,5 +40,7 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )
     pool.lengths.mean = max(0.0, state.get("lengths", pool.lengths.mean))
+    if state.get("replicas", 0.0) >= 1.0:
+        pool.ramp.learned_with = int(min(state["replicas"], MAX_REPLICAS))
     pool.predictor.drain.assume(state.get("drain", 0.0))
     pool.retries.forgive(now)  # whoever saved this has told clients to come back

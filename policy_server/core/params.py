@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from policy_server.core.ramp import RAMP_S
 from policy_server.core.request import Priority
 
 MIB = 1024 * 1024
@@ -59,7 +60,11 @@ class RetryAfterParams:
 
 @dataclass(frozen=True, slots=True)
 class PoolParams:
-    """Everything the core needs to run one pool."""
+    """Everything the core needs to run one pool.
+
+    `no_backend_wait_s`: how long a request may wait while no back end is ready, seconds; None =
+    nobody tells who is ready. `ramp_s`: after so many seconds a new replica is a full one.
+    """
 
     name: str
     limit: LimitParams = field(default_factory=LimitParams)
@@ -69,3 +74,5 @@ class PoolParams:
     observe_messages_per_s: float = 500.0
     early_drop: bool = True
     jobs_share: float = 0.02  # of the limit, for all jobs together
+    no_backend_wait_s: float | None = None
+    ramp_s: float = RAMP_S

@@ -34,6 +34,7 @@ from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
 from policy_server.core.params import LimitParams, PoolParams
+from policy_server.core.ramp import Ramp
 from policy_server.core.request import JOBS, PRIORITIES, Kind, Priority, Request
 from policy_server.core.retry_after import Bookings
 from policy_server.core.retry_budget import RetryBudget
@@ -54,8 +55,9 @@ class Pool:
         self.feedback = Feedback(params, limit)
         self.slew = Slew(limit.current)
         self.ceiling = Ceiling()
+        self.ramp = Ramp(params.ramp_s, params.no_backend_wait_s)
         self.leases = LeaseTable()
-        self.lines = Lines(params, self.leases, self.ceiling, self.slew)
+        self.lines = Lines(params, self.leases, self.ceiling, self.slew, self.ramp)
         self.room, self.jobs = self.lines.room, self.lines.jobs
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
         self.bookings = Bookings(params.retry_after, rng)
@@ -73,6 +75,7 @@ class Pool:
         self.feedback.reconfigure(params, make)
         self.params = params
         self.lines.reconfigure(params)
+        self.ramp.reconfigure(params.ramp_s, params.no_backend_wait_s)
         self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
         self.bookings.reconfigure(params.retry_after)
 
@@ -93,9 +96,10 @@ class Pool:
 
     def _submit(self, request: Request, now: float) -> list[Event]:
         request, returned = self.room.claim(request)
+        request = self.ramp.patient(request)
         if self.draining:
             return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
-        asked_for = returned or self._asked_for(request, now)
+        asked_for = returned or self.retries.asked_for(request, now)
         if not asked_for:  # from here on it counts as new, and as the last of all
             request = replace(request, returning=False, seniority_s=0.0)
         self._accrue(now)
@@ -123,12 +127,6 @@ class Pool:
         if uid not in self.room:
             return events
         return [Waiting(ticket.request, self._predicted(ticket.request.priority, now)), *events]
-
-    def _asked_for(self, request: Request, now: float) -> bool:
-        """Whether it is new, or a retry within what its tenant was invited to."""
-        if not request.returning:
-            return True
-        return self.retries.take(request.tenant, now) or request.invited
 
     def _note_arrival(self, request: Request, now: float) -> None:
         self.lines.rule.note_arrival(request.priority, now)
@@ -166,8 +164,9 @@ class Pool:
         return self.feedback.limit
 
     def limit_now(self, now: float) -> float:
-        """The effective limit: what was learned, or less when a back end asks for less."""
-        return min(self.slew.usable(self.limit.current, now), self.ceiling.seats(now))
+        """The effective limit: what was learned, less while replicas are new or ask for less."""
+        ramped = max(1.0, self.limit.current * self.ramp.share(now))
+        return min(self.slew.usable(ramped, now), self.ceiling.seats(now))
 
     def _accrue(self, now: float) -> None:
         """Credit the waiting for the time since the last look."""
@@ -176,15 +175,10 @@ class Pool:
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
         predicted = self._predicted(request.priority, now, self.room.ahead(request))
-        if not returned:
-            if self.room.tenant_full(request):
-                return [self._shed(request, ShedReason.TENANT_LIMIT, now, predicted)]
-            budget = request.deadline - now
-            if budget <= 0.0 or (
-                self.params.early_drop
-                and not self.predictor.worth_waiting(request.priority, predicted, budget)
-            ):
-                return [self._shed(request, ShedReason.PREDICTED_WAIT, now, predicted)]
+        forecast = self.predictor if self.params.early_drop else None
+        no = None if returned else self.lines.refusal(request, predicted, forecast, now)
+        if no is not None:
+            return [self._shed(request, no, now, predicted)]
         events: list[Event] = []
         if not self.room.fits(request):
             victims = self.room.victims_for(request)
@@ -194,14 +188,15 @@ class Pool:
                 self.room.leave(victim.request.uid)
                 events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
         self.room.enter(request)
-        self._ration(now)
+        self._rationed_until = self.lines.rationed_until(now)
         events.append(Waiting(request, predicted))
         return events
 
     def _predicted(self, priority: Priority, now: float, ahead: int | None = None) -> float | None:
         """Ŵ behind `ahead` requests of the class, None = behind all who wait."""
-        if ahead is None:
-            ahead = self.room.counts()[priority]
+        if self.ramp.closed:
+            return None  # nobody knows when the first one will be there
+        ahead = self.room.counts()[priority] if ahead is None else ahead
         return self.predictor.wait_s(priority, ahead, self.limit_now(now), now)
 
     def predicted_waits(self, now: float) -> list[float | None]:
@@ -337,13 +332,8 @@ class Pool:
                 events.append(self._grant(request, now, queued=True))
         if self.lines.waiting():
             self.feedback.note_waiting()
-        self._ration(now)
+        self._rationed_until = self.lines.rationed_until(now)
         return events
-
-    def _ration(self, now: float) -> None:
-        """When a rate that was asked for, or a rise, holds the waiting back: look again then."""
-        times = [t for t in (self.ceiling.ready_at(now), self.slew.next_step(now)) if t and t > now]
-        self._rationed_until = min(times) if times and self.lines.waiting() else None
 
     def handle_timer(self, now: float) -> list[Event]:
         """Do all that is due: deadlines, silent leases, the window, the next batch."""
@@ -367,8 +357,10 @@ class Pool:
             awaited = self.room.places.awaited(request.uid)
             if not awaited and not self._pacer.take(now):
                 break
+            if self.lines.prolong(request, now):
+                continue
             self.room.leave(request.uid)
-            why = ShedReason.DEADLINE
+            why = ShedReason.NO_BACKEND if self.ramp.closed else ShedReason.DEADLINE
             events.append(Lapsed(request) if awaited else self._shed(request, why, now, None, True))
         return events
 
@@ -383,10 +375,12 @@ class Pool:
         return min((at for at in maybe if at is not None), default=None)
 
     def _close_window(self, now: float) -> LimitChanged:
-        changed = self.feedback.close(self.leases.seats, self.leases.observed, now)
-        if changed.change.limit < changed.previous:
+        return self._moved(self.feedback.close(self.leases.seats, self.leases.observed, now))
+
+    def _moved(self, moved: LimitChanged) -> LimitChanged:
+        if moved.change.limit < moved.previous:
             self.lines.rule.note_cut(self.leases.seats)
-        return changed
+        return moved
 
     # -- signals ------------------------------------------------------------------------------
 
@@ -394,6 +388,13 @@ class Pool:
         """An engine says how it is, and what it asks for."""
         self.ceiling.obey(source, report, now - report.age_s)
         self.feedback.load_report(source, report, now)
+
+    def backends(self, ready: int | None, now: float) -> list[Event]:
+        """So many back ends are ready (None = nobody knows); the limit follows."""
+        if self.ramp.ready == 0 and ready:
+            self.slew.begin_at(1.0, now)  # not all who waited for it in one instant
+        moved = self.feedback.rescale(self.ramp.tell(ready, now))
+        return [*([] if moved is None else [self._moved(moved)]), *self.pump(now)]
 
     def reserve(self) -> float:
         """R, seats."""

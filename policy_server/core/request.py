@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
+
+ENDLESS_S = 1e9
+"""A caller that says nothing waits for ever; finite, so that any file can hold it."""
 
 
 class Priority(IntEnum):
@@ -35,6 +38,8 @@ class Request:
     survives a restart). `deadline` is the last moment at which a dispatch is still useful.
     `seats` is its weight against the limit (≥ 1). `prompt_tokens` is an estimate; 0 = unknown.
     `observable`: its answer can be shown to the observer, if the coin says so.
+    `patience_s`: for how long its caller waits at most, whatever its class would allow.
+    `extra_s`: the part of its budget that it has only because no back end was ready.
 
     `returning`: it says that it was refused before. A ticket proves that and more: `seniority_s`
     is for how long before `arrived` it has been trying, and `invited` that it comes no earlier
@@ -64,6 +69,8 @@ class Request:
     node: str = ""
     arrived_wall: float = 0.0
     or_job: bool = False
+    patience_s: float = ENDLESS_S
+    extra_s: float = 0.0
 
     @property
     def line(self) -> int:
@@ -79,3 +86,10 @@ class Request:
     def first_arrived(self) -> float:
         """When it came for the first time, as far as it can prove that; its place in line."""
         return self.arrived - self.seniority_s
+
+    def waiting_up_to(self, wait_s: float) -> Request:
+        """The request with `wait_s` seconds in all, if that is more and its caller has them."""
+        more_s = min(wait_s, self.patience_s) - self.budget_s
+        if more_s <= 0.0:
+            return self
+        return replace(self, deadline=self.deadline + more_s, extra_s=self.extra_s + more_s)

@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 
 from sortedcontainers import SortedDict
 
+from policy_server.core.request import Request
+
 SUCCESSES_PER_RETRY = 10
 START_RETRIES = 10
 MAX_RETRIES = 100
@@ -57,6 +59,12 @@ class RetryBudget:
     def forgive(self, now: float) -> None:
         """Somebody else may have invited them: for a while all retries count as asked for."""
         self._amnesty_until = now + AMNESTY_S
+
+    def asked_for(self, request: Request, now: float) -> bool:
+        """Whether it is new, or a retry within what its tenant was invited to."""
+        if not request.returning:
+            return True
+        return self.take(request.tenant, now) or request.invited
 
     def served(self, tenant: str) -> None:
         """A request of this tenant was answered."""

@@ -17,6 +17,7 @@ OnOutage = Literal["closed", "open"]
 DEFAULT_GATE_RATE_PER_S = 2000
 MAX_GATE_RATE_PER_S = 1_000_000
 """Far above what a gate can take, and Envoy's buckets count in 32 bits."""
+UPSTREAM_CLUSTER = "upstream"
 DEFAULT_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "h2c": 80, "grpc": 80}
 

@@ -20,9 +20,11 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.google.protobuf import Any
 from envoy_data_plane.xds.core.v3 import TypedExtensionConfig as XdsExtensionConfig
 
+from policy_server.envoy_config import options
+
 POLICY_CLUSTER = "policy"
 POLICY_HTTP_CLUSTER = "policy_http"
-UPSTREAM_CLUSTER = "upstream"
+UPSTREAM_CLUSTER = options.UPSTREAM_CLUSTER
 UID_HEADER = "x-policy-uid"
 OBSERVE_HEADER = "x-policy-observe"
 NODE_HEADER = "x-policy-node"

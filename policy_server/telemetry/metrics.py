@@ -241,9 +241,9 @@ class _PoolGauges(Collector):
 
     def collect(self) -> Iterable[Metric]:
         gauges = names.LIMIT, names.INFLIGHT, names.WAITING, names.ENGINE_QUEUE
-        limit, inflight, waiting, queue, of_tenant = (
+        limit, inflight, waiting, queue, of_tenant, ready = (
             GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for metric in (*gauges, names.TENANT_WAITING)
+            for metric in (*gauges, names.TENANT_WAITING, names.BACKENDS_READY)
         )
         for view in self._views():
             limit.add_metric([view.name], view.limit)
@@ -255,7 +255,9 @@ class _PoolGauges(Collector):
                 queue.add_metric([view.name], view.engine_queue)
             for tenant, count in self._tenants.by_label(view.held_by_tenant).items():
                 of_tenant.add_metric([view.name, tenant], count)
-        return limit, inflight, waiting, queue, of_tenant
+            if view.backends_ready is not None:
+                ready.add_metric([view.name], view.backends_ready)
+        return limit, inflight, waiting, queue, of_tenant, ready
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: spares the registry a call of `views` while the server is being wired."""

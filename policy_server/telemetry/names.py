@@ -63,6 +63,11 @@ ENGINE_QUEUE = MetricId(
     "Requests queued inside the engine: reported by it, else estimated.",
     ("pool",),
 )
+BACKENDS_READY = MetricId(
+    "policy_backends_ready",
+    "Back ends that can take work, where the configuration names who tells.",
+    ("pool",),
+)
 LIMIT_CHANGES = MetricId("policy_limit_changes_total", "Moves of the limit.", ("pool", "reason"))
 DECISION = MetricId(
     "policy_decision_seconds", "Message in to answer out, of requests that did not wait."

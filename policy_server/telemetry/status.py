@@ -66,6 +66,12 @@ def warnings_of(server: ServerView) -> list[str]:
         for scrape in pool.scrapes
         if scrape.outcome not in (ReportOutcome.USED.value, NO_SCRAPE_YET)
     )
+    found.extend(
+        f"pool {pool.name}: no backend is ready: requests are held until one is, or until "
+        "no_backend_wait_s; start one, or see why its probe fails"
+        for pool in server.pools
+        if pool.holding
+    )
     for pool in server.pools:
         waiting = sum(pool.waiting.values())
         if waiting and pool.limit_max is not None and pool.limit >= pool.limit_max:
@@ -112,6 +118,11 @@ def _pool(pool: PoolView, totals: Mapping[str, Mapping[str, int]]) -> dict[str, 
         },
         "predicted_wait_s": {p.name: _rounded(pool.predicted_wait_s.get(p), 2) for p in PRIORITIES},
         "asked": {"seats": _rounded(pool.asked_seats, 1), "rps": _rounded(pool.asked_rps, 2)},
+        "backends": {
+            "ready": pool.backends_ready,
+            "holding": pool.holding,
+            "ramp": round(pool.ramp, 3),
+        },
         "signals": _signals(pool),
         "load_reports": [
             {"source": s.source, "outcome": s.outcome, "age_s": _rounded(s.age_s, 1)}

@@ -60,6 +60,9 @@ class PoolView:
     changes             the last moves of the limit, newest first
     asked_seats, asked_rps  what a back end asks for now, None = nothing
     scrapes             the engines' pages that are read
+    backends_ready      back ends that can take work, None = nobody tells
+    holding             nobody may go because no back end is ready
+    ramp                part of the limit that may be used while back ends are new, 0..1
     rates               per second over the last ten, by kind and name as the counts since the
                         start; a kind that is absent is not known yet
     """
@@ -90,6 +93,9 @@ class PoolView:
     asked_seats: float | None = None
     asked_rps: float | None = None
     scrapes: Sequence[ScrapeView] = ()
+    backends_ready: int | None = None
+    holding: bool = False
+    ramp: float = 1.0
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 

@@ -37,7 +37,7 @@ TINY_ROOM = RoomParams(max_requests=6, max_bytes=1_000)
 POOLS = (
     pool_params(3.0, name="fixed", room=TINY_ROOM),
     pool_params(LimitParams("vegas", initial=4.0, maximum=64.0), name="vegas"),
-    pool_params(1.0, name="one", shares=(0.6, 0.2, 0.0), early_drop=False),
+    pool_params(1.0, name="one", shares=(0.6, 0.2, 0.0), early_drop=False, no_backend_wait_s=90.0),
 )
 CHANGES = (
     pool_params(40.0, name="fixed", room=RoomParams(max_requests=3, max_bytes=200)),
@@ -115,6 +115,7 @@ class AdmissionMachine(RuleBasedStateMachine):
                 assert uid in books.leased
                 return
             assert uid not in books.leased
+            assert not self.gate.pool(pool).ramp.closed
             limit = self.gate.pool(pool).limit.current
             assert seats[pool] < limit + reserve_of(limit)
             assert 0.0 <= event.wait_s < math.inf
@@ -268,6 +269,10 @@ class AdmissionMachine(RuleBasedStateMachine):
     def report(self, pool: str, source: str, w: float, r: float, kv: float, p: float) -> None:
         self.gate.load_report(pool, source, LoadReport(w, r, kv, p), self.now)
 
+    @rule(pool=NAMES, ready=st.sampled_from([None, 0, 0, 1, 1, 2, 8, 1_000]))
+    def backends_come_and_go(self, pool: str, ready: int | None) -> None:
+        self.learn(self.gate.backends(pool, ready, self.now))
+
     @rule(index=st.integers(0, 50), node=st.sampled_from(["", "a", "b"]))
     def heartbeat(self, index: int, node: str) -> None:
         self.gate.heartbeat(self.one_of(index), node, self.now)
@@ -345,6 +350,8 @@ class AdmissionMachine(RuleBasedStateMachine):
             quiet += not events
             assert quiet <= allowed, "the timer fires without anything to do"
         self.now = target
+        for pool in self.gate.pools():  # without a back end, who waits may wait longer
+            self.books.waiting.update({r.uid: r for r in pool.room if r.uid in self.books.waiting})
         if any(r.deadline <= target for r in self.held_waiting()):
             assert due is not None
             assert due <= target + INTERVAL_S, "past its deadline and not in the next batch"
@@ -394,10 +401,10 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """With time alone everyone leaves the room, whatever happened before; a job waits on."""
-        last = max((r.deadline for r in self.held_waiting()), default=self.now)
-        self.run_until(max(self.now, last) + 1.0)
-        assert not self.held_waiting()
-        self.run_until(self.now + ABSENT_S)
+        while self.held_waiting():
+            last = max(r.deadline for r in self.held_waiting())
+            self.run_until(max(self.now, last) + 1.0)
+        self.run_until(self.now + ABSENT_S + 1.0)
         assert not self.places
         for uid in list(self.books.waiting):
             self.learn(self.gate.cancel(uid, self.now))

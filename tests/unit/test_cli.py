@@ -81,9 +81,12 @@ def test_load_says_that_nobody_answered(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_check_says_what_it_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "policy.yaml"
-    file.write_text("pools: [{name: a, match: {model: x}}, {name: b}]")
+    file.write_text("pools: [{name: a, match: {model: x}, backends: {count: 2}}, {name: b}]")
     code, out, _ = run(capsys, "check", "--config", str(file))
-    assert (code, out) == (0, f"{file}: ok; pools: a, b\n")
+    first, second = out.splitlines()
+    assert (code, first) == (0, f"{file}: ok; pools: a, b")
+    assert second.startswith("no scaling from zero for b: ")
+    assert "set pools[].backends" in second
 
 
 def test_check_looks_at_the_files_that_are_named_unless_told_not_to(

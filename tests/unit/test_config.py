@@ -212,3 +212,17 @@ def test_host_port_is_parsed_or_refused(text: str) -> None:
         return
     assert host
     assert 0 < port < 65536
+
+
+def test_readiness_has_one_source(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("pools: [{backends: {count: 2, probe: [http://a/health]}}]")
+    with pytest.raises(ConfigError, match="probe and count may disagree"):
+        load_config(file, {})
+
+
+def test_a_pool_holds_for_a_backend_only_when_it_knows_them(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("pools: [{name: a, match: {model: x}, backends: {count: 0}}, {name: b}]")
+    told, blind = to_pool_params(load_config(file, {}))
+    assert (told.no_backend_wait_s, blind.no_backend_wait_s) == (300.0, None)

@@ -62,6 +62,10 @@ class Aimd:
         self._p = params
         self._limit = min(max(self._limit, params.minimum), params.maximum)
 
+    def rescale(self, factor: float) -> None:
+        """More or fewer replicas."""
+        self._limit = min(max(self._limit * factor, self._p.minimum), self._p.maximum)
+
     def state(self) -> dict[str, float]:
         """The limit."""
         return {"limit": self._limit}

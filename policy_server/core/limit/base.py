@@ -27,6 +27,7 @@ class Reason(Enum):
     PROBE = "probe"
     ESCAPE = "escape"
     CLAMP = "clamp"
+    BACKENDS = "backends"  # replicas came or went
     HOLD = "hold"  # nothing to do, or still draining after the last cut
 
 
@@ -101,6 +102,10 @@ class Limit(Protocol):
 
     def reconfigure(self, params: LimitParams) -> None:
         """New bounds and targets; what was learned stays."""
+        ...
+
+    def rescale(self, factor: float) -> None:
+        """`factor` (> 0) times as many replicas as before: what was learned of each holds."""
         ...
 
     def state(self) -> dict[str, float]:

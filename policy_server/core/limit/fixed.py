@@ -30,6 +30,9 @@ class Fixed:
         """Another constant."""
         self._limit = params.initial
 
+    def rescale(self, factor: float) -> None:
+        """Fixed means fixed."""
+
     def state(self) -> dict[str, float]:
         """Nothing is learned."""
         return {}

@@ -59,6 +59,10 @@ class Gradient:
         self._p = params
         self._limit = min(max(self._limit, params.minimum), params.maximum)
 
+    def rescale(self, factor: float) -> None:
+        """More or fewer replicas."""
+        self._limit = min(max(self._limit * factor, self._p.minimum), self._p.maximum)
+
     def state(self) -> dict[str, float]:
         """The limit and the long average."""
         return {"limit": self._limit, "long": self._long or 0.0}

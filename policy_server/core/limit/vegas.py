@@ -297,6 +297,12 @@ class Vegas:
         self._p = params
         self._limit = min(max(self._limit, params.minimum), params.maximum)
 
+    def rescale(self, factor: float) -> None:
+        """More or fewer replicas, each worth what was learned of one."""
+        self._limit = min(max(self._limit * factor, self._p.minimum), self._p.maximum)
+        self._w_max *= factor
+        self._valid = None if self._valid is None else self._valid * factor
+
     def state(self) -> dict[str, float]:
         """What a restart needs: the limit and what was last proven."""
         return {"limit": self._limit, "valid": self._valid or self._limit, "w_max": self._w_max}

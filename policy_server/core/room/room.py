@@ -161,6 +161,14 @@ class Room:
         self.held_bytes += request.body_bytes
         return ticket
 
+    def prolong(self, request: Request) -> None:
+        """Wait longer at the same place; KeyError when the uid has none."""
+        old = self._tickets[request.uid]
+        queue, ticket = self._queues[request.priority], Ticket(request, old.sequence)
+        queue.remove(old)
+        queue.push(ticket)
+        self._tickets[request.uid] = ticket
+
     def leave(self, uid: str) -> Request | None:
         """Give the place up; None when it holds none."""
         ticket = self._tickets.pop(uid, None)
@@ -208,6 +216,7 @@ class Room:
             request,
             arrived=old.arrived,
             deadline=old.deadline,
+            extra_s=old.extra_s,
             seniority_s=old.seniority_s,
             returning=old.returning,
         )

@@ -144,5 +144,10 @@ class FairLines:
 def _turn(request: Request, sequence: int) -> Turn:
     # Strangers share the anonymous line: there nobody may pass by asking for a shorter wait.
     # A ticket counts as if its holder had waited here all the time: seniority, not a longer wait.
-    deadline = request.deadline - request.seniority_s if request.tenant else 0.0
-    return (deadline, request.first_arrived, sequence)
+    # Nobody stands further back for the time that no back end was there, either.
+    earlier_s = request.seniority_s + request.extra_s
+    return (
+        request.deadline - earlier_s if request.tenant else 0.0,
+        request.first_arrived,
+        sequence,
+    )

@@ -115,6 +115,11 @@ class BlindGrowth:
         """New bounds."""
         self._limit.reconfigure(params)
 
+    def rescale(self, factor: float) -> None:
+        """More or fewer replicas."""
+        self._limit.rescale(factor)
+        self._current = self._limit.current
+
     def state(self) -> dict[str, float]:
         """What Vegas knows."""
         return self._limit.state()
@@ -170,6 +175,11 @@ class ShortMemory:
     def reconfigure(self, params: LimitParams) -> None:
         """New bounds."""
         self._limit.reconfigure(params)
+
+    def rescale(self, factor: float) -> None:
+        """More or fewer replicas."""
+        self._limit.rescale(factor)
+        self._cap *= factor
 
     def state(self) -> dict[str, float]:
         """What Vegas knows."""

@@ -89,6 +89,10 @@ class NetflixVegas:
         """New bounds; what was learned stays."""
         self._p = params
 
+    def rescale(self, factor: float) -> None:
+        """More or fewer replicas."""
+        self._limit = min(max(self._limit * factor, self._p.minimum), self._p.maximum)
+
     def state(self) -> dict[str, float]:
         """The limit."""
         return {"limit": self._limit}

@@ -20,7 +20,7 @@ from policy_server.adapters.classify import (
 )
 from policy_server.adapters.rules import ClassifyRules, rules_of
 from policy_server.config import Config
-from policy_server.core.request import Priority, Request
+from policy_server.core.request import ENDLESS_S, Priority, Request
 
 P0, P1, P2 = Priority
 NOW = Now(monotonic=100.0, wall=1.7e9)
@@ -265,3 +265,21 @@ def test_nothing_a_client_sends_raises(
         assert found.request.uid
         assert 0 <= found.request.budget_s <= 45
         assert found.request.body_bytes >= 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "patience_s"),
+    [
+        ({}, ENDLESS_S),
+        ({"prefer": "wait=60"}, 60.0),
+        ({"x-stainless-read-timeout": "120"}, 119.0),
+        ({"prefer": "wait=60", "x-stainless-read-timeout": "30"}, 29.0),
+        ({"prefer": "wait=0"}, 0.0),
+    ],
+)
+def test_what_the_caller_would_wait_is_kept_beside_the_class_s_budget(
+    headers: dict[str, str], patience_s: float
+) -> None:
+    found = request(headers)
+    assert found is not None
+    assert found.patience_s == patience_s

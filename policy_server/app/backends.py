@@ -1,0 +1,52 @@
+"""Who is ready, from the configuration to the driver, the log and `/statusz`."""
+
+from __future__ import annotations
+
+from structlog.typing import FilteringBoundLogger
+
+from policy_server.config import Config
+from policy_server.driver import Driver
+from policy_server.envoy_config.options import UPSTREAM_CLUSTER
+from policy_server.signals.readiness import Readiness, Source, Told
+
+
+class Backends:
+    """Follows the back ends of every pool that names who tells of them."""
+
+    def __init__(self, driver: Driver, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._readiness = Readiness(driver.backends, self._say)
+        self._pools: list[str] = []
+
+    def use(self, config: Config) -> None:
+        """Ask whom this configuration names from now on."""
+        sources = [
+            Source(
+                pool.name,
+                pool.backends.probe,
+                pool.backends.envoy_admin,
+                pool.match.cluster or UPSTREAM_CLUSTER,
+                pool.backends.count,
+            )
+            for pool in config.pools
+            if pool.backends.known
+        ]
+        self._pools = [source.pool for source in sources]
+        self._readiness.use(sources)
+
+    async def stop(self) -> None:
+        """Ask nobody any more."""
+        await self._readiness.stop()
+
+    def problems(self) -> list[str]:
+        """What keeps a pool from knowing its back ends, one sentence each."""
+        told = {pool: self._readiness.told(pool) for pool in self._pools}
+        return [
+            f"pool {pool}: who is ready is not known: {said.error}; check backends.envoy_admin"
+            for pool, said in told.items()
+            if said is not None and said.error
+        ]
+
+    def _say(self, pool: str, told: Told) -> None:
+        say = self._log.warning if told.error or told.ready == 0 else self._log.info
+        say("backends", pool=pool, count=told.ready, error=told.error)
