@@ -194,9 +194,9 @@ class Pool:
 
     def _predicted(self, priority: Priority, now: float, ahead: int | None = None) -> float | None:
         """Ŵ behind `ahead` requests of the class, None = behind all who wait."""
+        ahead = self.room.counts()[priority] if ahead is None else ahead
         if self.ramp.closed:
             return None  # nobody knows when the first one will be there
-        ahead = self.room.counts()[priority] if ahead is None else ahead
         return self.predictor.wait_s(priority, ahead, self.limit_now(now), now)
 
     def predicted_waits(self, now: float) -> list[float | None]:
@@ -394,8 +394,4 @@ class Pool:
         if self.ramp.ready == 0 and ready:
             self.slew.begin_at(1.0, now)  # not all who waited for it in one instant
         moved = self.feedback.rescale(self.ramp.tell(ready, now))
-        return [*([] if moved is None else [self._moved(moved)]), *self.pump(now)]
-
-    def reserve(self) -> float:
-        """R, seats."""
-        return self.lines.rule.reserve(self.limit.current)
+        return [self._moved(moved), *self.pump(now)] if moved is not None else self.pump(now)
