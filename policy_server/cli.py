@@ -19,6 +19,7 @@ import typer
 
 from policy_server import __version__
 from policy_server.load.command import load_command
+from policy_server.load.warmup_command import warmup_command
 from policy_server.simulate.command import simulate_command
 from policy_server.top.command import top_command
 
@@ -326,6 +327,7 @@ def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
 
 app.command("load")(load_command(_run))
 app.command("top")(top_command(_run))
+app.command("warmup")(warmup_command(_run))
 
 
 def main() -> None:

@@ -16,11 +16,14 @@ from policy_server.adapters.ext_authz import ExtAuthz
 from policy_server.adapters.ext_proc import ExtProc
 from policy_server.adapters.ext_proc_dialogue import GateJobs
 from policy_server.adapters.ext_proc_stream import WIRING_KEY, SingleStream
+from policy_server.adapters.keda import KedaScaler
+from policy_server.adapters.keda_messages import SERVICE as KEDA_SERVICE
+from policy_server.adapters.keda_messages import register
 
 EXT_PROC_SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 EXT_AUTHZ_SERVICE = "envoy.service.auth.v3.Authorization"
 ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
-SERVICES = (EXT_PROC_SERVICE, EXT_AUTHZ_SERVICE, ACCESS_LOG_SERVICE)
+SERVICES = (EXT_PROC_SERVICE, EXT_AUTHZ_SERVICE, ACCESS_LOG_SERVICE, KEDA_SERVICE)
 PROCESS = f"/{EXT_PROC_SERVICE}/Process"
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 MAX_PENDING = 200_000
@@ -97,6 +100,7 @@ class Services:
     stream: SingleStream
     authz: ExtAuthz
     access_log: AccessLog
+    keda: KedaScaler
     streams_by_default: bool = False
 
 
@@ -156,5 +160,16 @@ def _handlers(services: Services) -> tuple[grpc.GenericRpcHandler[Any, Any], ...
     return (
         _ByWiring(services),
         grpc.method_handlers_generic_handler(EXT_AUTHZ_SERVICE, {"Check": check}),
+        grpc.method_handlers_generic_handler(KEDA_SERVICE, _keda(services.keda)),
         grpc.method_handlers_generic_handler(ACCESS_LOG_SERVICE, {"StreamAccessLogs": stream}),
     )
+
+
+def _keda(scaler: KedaScaler) -> dict[str, grpc.RpcMethodHandler[Any, Any]]:
+    register()  # for reflection
+    return {
+        "IsActive": grpc.unary_unary_rpc_method_handler(scaler.is_active),
+        "StreamIsActive": grpc.unary_stream_rpc_method_handler(scaler.stream_is_active),
+        "GetMetricSpec": grpc.unary_unary_rpc_method_handler(scaler.get_metric_spec),
+        "GetMetrics": grpc.unary_unary_rpc_method_handler(scaler.get_metrics),
+    }

@@ -1,10 +1,13 @@
-"""Who is ready, from the configuration to the driver, the log and `/statusz`."""
+"""Who is ready, and how many should be: the back ends' side of the server, wired."""
 
 from __future__ import annotations
 
 from structlog.typing import FilteringBoundLogger
 
+from policy_server.adapters.keda import KedaScaler
 from policy_server.config import Config
+from policy_server.core.admission import Admission
+from policy_server.core.demand import Demand, demand_of
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import UPSTREAM_CLUSTER
 from policy_server.signals.readiness import Readiness, Source, Told
@@ -50,3 +53,15 @@ class Backends:
     def _say(self, pool: str, told: Told) -> None:
         say = self._log.warning if told.error or told.ready == 0 else self._log.info
         say("backends", pool=pool, count=told.ready, error=told.error)
+
+
+def keda_scaler(admission: Admission) -> KedaScaler:
+    """KEDA's service over the running pools."""
+
+    def names() -> list[str]:
+        return [pool.params.name for pool in admission.pools()]
+
+    def demand(name: str) -> Demand | None:
+        return demand_of(admission.pool(name)) if name in names() else None
+
+    return KedaScaler(names, demand)

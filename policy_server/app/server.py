@@ -36,7 +36,7 @@ from policy_server.adapters.grpc_server import GrpcServer, ServerTls, Services, 
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
-from policy_server.app.backends import Backends
+from policy_server.app.backends import Backends, keda_scaler
 from policy_server.app.jobs import build_jobs
 from policy_server.app.journal import JournalParts
 from policy_server.app.parent import Parent
@@ -115,8 +115,10 @@ class PolicyServer:
         self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
         self.jobs = build_jobs(config, self.driver, MemoryJobs(), data_dir)
         self.desk.jobs = self.jobs.jobs if self.jobs is not None else None
+        self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
         self.grpc = self._build_grpc()
+        self.driver.listen(self._keda.on_event)
         for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
             self.driver.listen(listener)
         self.driver.on_count = self._count
@@ -131,6 +133,7 @@ class PolicyServer:
             stream=SingleStream(self.desk, observer, read_report, intake),
             authz=ExtAuthz(self.desk, intake),
             access_log=AccessLog(self.driver, read_report),
+            keda=self._keda,
             streams_by_default=self._wiring == "stream",
         )
 
@@ -219,6 +222,7 @@ class PolicyServer:
             await self._scraper.stop()
             await self._backends.stop()
             self._services.stream.let_go()
+            self._keda.let_go()
             await self.grpc.stop(STOP_GRACE_S)
             await runner.cleanup()
             for task in tasks:

@@ -11,6 +11,7 @@ from tests.support.promql import Page, mistakes, page_of
 from tests.support.stack import Stack, chat, running_stack
 
 CHAT = "/v1/chat/completions"
+KNOWN_BACKENDS = {"pools": [{"backends": {"count": 1}}]}
 
 
 async def served_page(stack: Stack) -> Page:
@@ -27,7 +28,7 @@ async def served_page(stack: Stack) -> Page:
 
 
 async def test_every_query_has_an_answer(tmp_path: Path) -> None:
-    async with running_stack(tmp_path, backend=("--orca",)) as stack:
+    async with running_stack(tmp_path, KNOWN_BACKENDS, backend=("--orca",)) as stack:
         page = await served_page(stack)
     unanswered = {
         where: found

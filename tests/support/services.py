@@ -10,9 +10,11 @@ from policy_server.adapters.ext_proc_dialogue import GateJobs
 from policy_server.adapters.ext_proc_stream import SingleStream
 from policy_server.adapters.grpc_server import Services
 from policy_server.adapters.job_intake import JobIntake
+from policy_server.adapters.keda import KedaScaler
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.ports import Gate, JobDesk
 from policy_server.adapters.rules import ClassifyRules
+from policy_server.core.demand import Demand
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
 
@@ -23,6 +25,7 @@ def services_of(
     *,
     streams_by_default: bool = False,
     jobs: JobDesk | None = None,
+    keda: KedaScaler | None = None,
 ) -> tuple[Desk, Services]:
     """The desk and the services in front of it."""
     desk = Desk(gate, rules or ClassifyRules())
@@ -35,5 +38,6 @@ def services_of(
         stream=SingleStream(desk, observer, read_report, intake),
         authz=ExtAuthz(desk),
         access_log=AccessLog(gate, read_report),
+        keda=keda or KedaScaler(lambda: ["default"], lambda _: Demand(0, 0, 0, 16.0)),
         streams_by_default=streams_by_default,
     )

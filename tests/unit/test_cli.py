@@ -109,7 +109,7 @@ def test_check_warns_of_a_room_that_no_machine_has(
     file = tmp_path / "policy.yaml"
     file.write_text("room: {max_requests: 100000000000}")
     code, out, err = run(capsys, "check", "--config", str(file))
-    assert (code, out) == (0, f"{file}: ok; pools: default\n")
+    assert (code, out.splitlines()[0]) == (0, f"{file}: ok; pools: default")
     assert err.startswith("policy-server: warning: room.max_requests: 100,000,000,000 waiting")
 
 
