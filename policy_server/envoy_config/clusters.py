@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakers,
     CircuitBreakersThresholds,
     Cluster,
+    ClusterCommonLbConfig,
     ClusterDiscoveryType,
     ClusterDnsLookupFamily,
     LoadBalancingPolicy,
@@ -14,6 +17,9 @@ from envoy_data_plane.envoy.config.cluster.v3 import (
 )
 from envoy_data_plane.envoy.config.core.v3 import (
     DataSource,
+    HealthCheck,
+    HealthCheckHttpHealthCheck,
+    HealthCheckTcpHealthCheck,
     Http1ProtocolOptions,
     Http2ProtocolOptions,
     KeepaliveSettings,
@@ -44,6 +50,7 @@ from envoy_data_plane.envoy.extensions.upstreams.http.v3 import (
     HttpProtocolOptionsExplicitHttpConfig,
 )
 from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
+from envoy_data_plane.envoy.type.v3 import CodecClientType, Percent
 from envoy_data_plane.google.protobuf import Any
 
 from policy_server.config import Config, TlsConfig
@@ -65,6 +72,7 @@ POLICY_CEILING = 200_000
 MAX_CONTROL_FRAMES = 200_000
 # uvicorn and friends close idle connections after 5 s; a request sent into that close is a 503.
 UPSTREAM_IDLE_S = 4.0
+HEALTH_INTERVAL_S = 0.1  # the policy server asks every 0.25 s while nobody is ready
 CONNECT_TIMEOUT_S = 5.0
 
 
@@ -111,6 +119,8 @@ def upstream_cluster(config: Config, options: GatewayOptions) -> Cluster:
         load_assignment=_endpoints(UPSTREAM_CLUSTER, [(host.host, host.port) for host in hosts]),
         load_balancing_policy=_least_request() if several else None,
         outlier_detection=_outliers() if several else None,
+        health_checks=_health_checks(config, hosts),
+        common_lb_config=_never_panic() if _known(config) else None,
         circuit_breakers=_breakers(upstream_ceiling(config)),
         typed_extension_protocol_options=_upstream_protocol(hosts[0].scheme),
         transport_socket=_public_tls(options) if hosts[0].scheme == "https" else None,
@@ -120,6 +130,44 @@ def upstream_cluster(config: Config, options: GatewayOptions) -> Cluster:
 def upstream_ceiling(config: Config) -> int:
     """Twice what the pools may ever have in flight: the limit at its maximum plus the reserve."""
     return sum(2 * int(p.limit.max + max(2.0, 0.05 * p.limit.max) + 1) for p in config.pools)
+
+
+def _known(config: Config) -> bool:
+    """Whether any pool asks who is ready: then Envoy has to know it as well."""
+    return any(pool.backends.known for pool in config.pools)
+
+
+def _health_checks(config: Config, hosts: tuple[Upstream, ...]) -> list[HealthCheck]:
+    """So that a request which was held for a backend goes to one that is there.
+
+    By the path of the pool's own probes, else by a connection: model servers listen when the
+    model is loaded. Looked at more often than the policy server looks, so that Envoy knows first.
+    """
+    if not _known(config):
+        return []
+    paths = (urlsplit(url).path for pool in config.pools for url in pool.backends.probe)
+    check = HealthCheck(
+        timeout=seconds(1),
+        interval=seconds(0.5),
+        no_traffic_interval=seconds(HEALTH_INTERVAL_S),
+        unhealthy_interval=seconds(HEALTH_INTERVAL_S),
+        unhealthy_edge_interval=seconds(HEALTH_INTERVAL_S),
+        unhealthy_threshold=2,
+        healthy_threshold=1,
+    )
+    path = next(paths, None)
+    if path is None:
+        check.tcp_health_check = HealthCheckTcpHealthCheck()
+    else:
+        check.http_health_check = HealthCheckHttpHealthCheck(path=path or "/")
+        if hosts[0].scheme == "h2c":
+            check.http_health_check.codec_client_type = CodecClientType.HTTP2
+    return [check]
+
+
+def _never_panic() -> ClusterCommonLbConfig:
+    """Never to a host that is known to be away, however many of them there are."""
+    return ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0))
 
 
 def _discovery(hosts: list[str]) -> ClusterDiscoveryType:

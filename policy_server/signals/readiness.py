@@ -1,7 +1,8 @@
 """Who is ready to work: asks the back ends, or Envoy, once a second, beside everything else.
 
-    probe        every address behind each URL's name is asked; 2xx = ready. One good answer makes
-                 a back end ready, FAILURES bad ones in a row make it not ready.
+    probe        every address behind each URL's name is asked; 2xx = ready. SUCCESSES good answers
+                 in a row make a back end ready (one at the start: it has been there), so that
+                 Envoy, which checks more often, knows it too; FAILURES bad ones make it not ready.
     envoy_admin  the hosts that Envoy would choose. Envoy has its own thresholds.
     count        what the configuration says.
 
@@ -28,6 +29,7 @@ INTERVAL_S = 1.0
 URGENT_S = 0.25
 TIMEOUT_S = 1.0
 FAILURES = 2
+SUCCESSES = 2
 MAX_ADDRESSES = 256
 MAX_PAGE_BYTES = 8 * 1024 * 1024  # a mesh with thousands of clusters
 AT_ONCE = 64  # probes in flight per pool
@@ -54,10 +56,10 @@ class Told:
 
 @dataclass(slots=True)
 class _Probed:
-    """One address: whether it counts as ready, and how often in a row it did not answer well."""
+    """One address: whether it counts as ready, and how many answers in a row said otherwise."""
 
-    ready: bool = False
-    failures: int = 0
+    ready: bool
+    against: int = 0
 
 
 class Readiness:
@@ -123,8 +125,9 @@ class Readiness:
         found = await asyncio.gather(*(self._probe(*one, gate) for one in addresses))
         for gone in known.keys() - set(addresses):
             del known[gone]
+        first = source.pool not in self._told
         for address, good in zip(addresses, found, strict=True):
-            _judge(known.setdefault(address, _Probed()), good)
+            _judge(known.setdefault(address, _Probed(ready=good and first)), good)
         return Told(sum(probed.ready for probed in known.values()))
 
     async def _probe(self, url: str, address: str, gate: asyncio.Semaphore) -> bool:
@@ -170,8 +173,9 @@ class Readiness:
 
 
 def _judge(probed: _Probed, good: bool) -> None:
-    probed.failures = 0 if good else probed.failures + 1
-    probed.ready = good or (probed.ready and probed.failures < FAILURES)
+    probed.against = 0 if good is probed.ready else probed.against + 1
+    if probed.against >= (SUCCESSES if good else FAILURES):
+        probed.ready, probed.against = good, 0
 
 
 async def _resolve(url: str) -> list[str]:

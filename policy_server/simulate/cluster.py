@@ -57,6 +57,10 @@ class Cluster:
         self._up = [up for up in self._up if up != index]
         self.replicas[index].kill()
 
+    def retire(self, index: int) -> None:
+        """No new work for a replica; what it has, it finishes."""
+        self._up = [up for up in self._up if up != index]
+
     def revive(self, index: int) -> None:
         """Bring it back, empty."""
         if index not in self._up:

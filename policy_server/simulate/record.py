@@ -96,6 +96,7 @@ class Result:
     moves: list[LimitMove] = field(default_factory=list)
     learned: list[tuple[float, dict[str, float]]] = field(default_factory=list)
     returns_admitted: list[tuple[float, bool]] = field(default_factory=list)
+    replicas: list[tuple[float, int, int]] = field(default_factory=list)  # at, asked for, ready
     inflight_at_end: int = 0
     leases_at_end: int = 0
     open_at_end: int = 0  # attempts that wait or are under way

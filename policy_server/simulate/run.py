@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import cycle
 
+from policy_server.simulate.autoscaler import Scaling
 from policy_server.simulate.backend import Answer, Sink
 from policy_server.simulate.cluster import Cluster, Replica
 from policy_server.simulate.engine import BatchEngine
+from policy_server.simulate.fleet import Fleet
 from policy_server.simulate.gate import Gate
 from policy_server.simulate.gateway import Gateway
 from policy_server.simulate.loop import Loop
@@ -123,9 +125,18 @@ class Stage:
         world, seed = self._world, self._seed
         calls = world.calls(seed) if world.calls else calls_of(world.flows, seed, world.duration_s)
         self._next_call(calls, cycle(self.gateways))
+        if world.scaling is not None:
+            self._scale(world.scaling)
         for happening in world.happenings:
             self.loop.at(happening.at, partial(self._happen, happening))
         self._tick()
+
+    def _scale(self, scaling: Scaling) -> None:
+        """Most replicas are not there yet."""
+        rng = stream(self._seed, "autoscaler")
+        fleet = Fleet(scaling, self.loop, self._cluster, self._result, rng)
+        slots = getattr(self._world.engine, "slots", 1)
+        fleet.begin(self.gateways, lambda: slots)
 
     def finish(self) -> Result:
         """What is left at the end."""

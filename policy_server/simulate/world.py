@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Protocol
 
 from policy_server.core.params import LimitParams, PoolParams
+from policy_server.simulate.autoscaler import Scaling
 from policy_server.simulate.engine import EngineParams
 from policy_server.simulate.gate import POOL
 from policy_server.simulate.gateway import Objectives
@@ -71,6 +72,7 @@ class World:
     tick_s: float = 1.0
     gateways: int = 1  # policy servers, each with its own gate, in front of the same replicas
     calls: Calls | None = None  # instead of `flows`
+    scaling: Scaling | None = None  # replicas come and go; None = all are there all the time
 
     @property
     def lengths(self) -> Lengths:

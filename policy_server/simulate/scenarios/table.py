@@ -7,12 +7,16 @@ from policy_server.simulate.scenarios.base import Scenario
 from policy_server.simulate.scenarios.change import CHANGE
 from policy_server.simulate.scenarios.replay import REPLAY
 from policy_server.simulate.scenarios.returns import RETURNS
+from policy_server.simulate.scenarios.scaling import SCALING
 from policy_server.simulate.scenarios.shapes import SHAPES
 from policy_server.simulate.scenarios.sharing import SHARING
 from policy_server.simulate.scenarios.steady import STEADY
 
 SCENARIOS = tuple(
-    sorted((*STEADY, *CHANGE, *SHARING, *RETURNS, *REPLAY, *SHAPES), key=lambda item: item.number)
+    sorted(
+        (*STEADY, *CHANGE, *SHARING, *RETURNS, *REPLAY, *SHAPES, *SCALING),
+        key=lambda item: item.number,
+    )
 )
 
 

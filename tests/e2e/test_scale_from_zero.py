@@ -1,0 +1,227 @@
+"""0 → 1 → 4 → 0 replicas behind the gateway, asked for as KEDA asks: nobody is lost.
+
+The upstream list is fixed, as a gateway's is; replicas that are not there are simply down.
+"""
+
+# ruff: noqa: ASYNC110 - other processes have no event to wait for
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+import grpc
+import pytest
+
+from tests.support import wired
+from tests.support.envoy_process import free_ports, wait_http_ok
+from tests.support.gateway_command import running_gateway
+from tests.support.keda_client import KedaClient
+from tests.support.stack import Process, chat, start, stop
+
+SLOTS = 16
+REPLICAS = 4
+ENGINE_QUEUE_BOUND = 8  # requests, of one replica: half of what it runs at once
+METRIC = "waiting-per-replica-default"
+WITHIN_S = 60
+
+
+@dataclass
+class Episode:
+    """The gateway, its replicas, and what the scaler is told."""
+
+    directory: Path
+    url: str
+    http: aiohttp.ClientSession
+    keda: KedaClient
+    ports: list[int]
+    replicas: dict[int, Process] = field(default_factory=dict)
+    pushed: list[bool] = field(default_factory=list)
+    queued: int = 0
+
+    async def start(self, port: int) -> float:
+        """A replica; the moment at which it answers its health check."""
+        flags = ("--port", str(port), "--max-num-seqs", str(SLOTS))
+        log = self.directory / f"replica-{port}.log"
+        self.replicas[port] = await start("backend", *flags, log=log)
+        await wait_http_ok(f"http://127.0.0.1:{port}/health", self.replicas[port])
+        return time.monotonic()
+
+    async def end(self, port: int) -> None:
+        """It is asked to stop, and does."""
+        replica = self.replicas.pop(port)
+        replica.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(WITHIN_S):
+            await replica.wait()
+
+    async def ask(self, number: int) -> tuple[int, float]:
+        """One request: its status, and when the answer was there."""
+        headers = {"x-request-priority": str(number % 3)}
+        async with self.http.post(self.url, json=chat(20), headers=headers) as answer:
+            await answer.read()
+            return answer.status, time.monotonic()
+
+    def send(self, count: int) -> list[asyncio.Task[tuple[int, float]]]:
+        """So many at once."""
+        return [asyncio.create_task(self.ask(number)) for number in range(count)]
+
+    async def until_waiting(self, count: int) -> None:
+        """The scaler counts so many."""
+        async with asyncio.timeout(WITHIN_S):
+            while (await self.keda.metric(METRIC)).value != count:
+                await asyncio.sleep(0.05)
+
+    async def until_pushed(self, active: bool) -> None:
+        """The scaler's stream says so."""
+        async with asyncio.timeout(WITHIN_S):
+            while not self.pushed or self.pushed[-1] is not active:
+                await asyncio.sleep(0.02)
+
+    async def until_ready(self, http_port: int, count: int) -> None:
+        """The policy server knows so many."""
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                async with self.http.get(f"http://127.0.0.1:{http_port}/statusz") as answer:
+                    (pool,) = (await answer.json())["pools"]
+                if pool["backends"]["ready"] == count:
+                    return
+                await asyncio.sleep(0.05)
+
+    async def follow_stream(self) -> None:
+        """As KEDA does."""
+        async for active in self.keda.stream_is_active():
+            self.pushed.append(active)
+
+    async def watch_queues(self) -> None:
+        """The longest line inside any replica."""
+        while True:
+            for port in list(self.replicas):
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with self.http.get(f"http://127.0.0.1:{port}/metrics") as answer:
+                        page = await answer.text()
+                    found = re.search(r"^vllm:num_requests_waiting\S* (\S+)", page, re.M)
+                    self.queued = max(self.queued, int(float(found[1])) if found else 0)
+            await asyncio.sleep(0.05)
+
+
+@contextlib.asynccontextmanager
+async def episode(directory: Path, where: dict[str, int]) -> AsyncIterator[Episode]:
+    ports = [where["upstream"], *free_ports(REPLICAS - 1)]
+    probes = [f"http://127.0.0.1:{port}/health" for port in ports]
+    config = directory / "policy.yaml"
+    pool = {"backends": {"probe": probes, "ramp_s": 2}, "no_backend_wait_s": 120}
+    config.write_text(json.dumps({"pools": [pool]}))
+    more = [word for port in ports[1:] for word in ("--upstream", f"http://127.0.0.1:{port}")]
+    async with contextlib.AsyncExitStack() as cleanup:
+        gateway = await cleanup.enter_async_context(
+            running_gateway(directory, where, *more, "--config", str(config))
+        )
+        connector = aiohttp.TCPConnector(limit=0)
+        http = await cleanup.enter_async_context(aiohttp.ClientSession(connector=connector))
+        channel = await cleanup.enter_async_context(
+            grpc.aio.insecure_channel(f"127.0.0.1:{where['grpc']}")
+        )
+        keda = KedaClient(channel, {"pool": "default", "waitingPerReplica": "2"})
+        made = Episode(directory, f"{gateway.url}/v1/chat/completions", http, keda, ports)
+        tasks = [asyncio.create_task(t) for t in (made.follow_stream(), made.watch_queues())]
+        try:
+            yield made
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            for replica in made.replicas.values():
+                await stop(replica)
+
+
+async def test_nobody_is_lost_from_zero_to_four_and_back(tmp_path: Path) -> None:
+    where = wired.ports()
+    async with episode(tmp_path, where) as fleet:
+        keda = fleet.keda
+        await fleet.until_pushed(False)
+        assert not await keda.is_active()
+        assert (await keda.metric_spec()).value == 2.0
+
+        held = fleet.send(40)  # nobody there: all of them wait, and are counted
+        await fleet.until_waiting(40)
+        await fleet.until_pushed(True)
+        assert await keda.is_active()
+
+        began = await fleet.start(fleet.ports[0])
+        answers = await asyncio.wait_for(asyncio.gather(*held), WITHIN_S)
+        assert {status for status, _ in answers} == {200}
+        print(f"first answer {min(at for _, at in answers) - began:.2f} s after it was ready")
+        assert fleet.queued <= ENGINE_QUEUE_BOUND
+
+        await asyncio.gather(*(fleet.start(port) for port in fleet.ports[1:]))
+        await fleet.until_ready(where["http"], REPLICAS)
+        more = await asyncio.wait_for(asyncio.gather(*fleet.send(120)), WITHIN_S)
+        assert {status for status, _ in more} == {200}
+        assert fleet.queued <= ENGINE_QUEUE_BOUND
+
+        await fleet.until_pushed(False)
+        for port in fleet.ports:
+            await fleet.end(port)
+        await fleet.until_ready(where["http"], 0)
+        again = fleet.send(5)
+        await fleet.until_waiting(5)
+        await fleet.start(fleet.ports[-1])
+        last = await asyncio.wait_for(asyncio.gather(*again), WITHIN_S)
+        assert {status for status, _ in last} == {200}
+
+
+async def test_past_the_budget_the_answer_is_503_no_backend(tmp_path: Path) -> None:
+    where = wired.ports()
+    config = tmp_path / "policy.yaml"
+    config.write_text(json.dumps({"pools": [{"backends": {"count": 0}, "no_backend_wait_s": 1}]}))
+    # The class waits longer than that: the larger of both budgets counts.
+    body = json.loads(config.read_text())
+    body["classes"] = {name: {"max_wait_s": 1} for name in ("P0", "P1", "P2")}
+    config.write_text(json.dumps(body))
+    async with (
+        running_gateway(tmp_path, where, "--config", str(config)) as gateway,
+        aiohttp.ClientSession() as http,
+        http.post(f"{gateway.url}/v1/chat/completions", json=chat(5)) as answer,
+    ):
+        assert answer.status == 503
+        assert answer.headers["x-policy-reason"] == "no_backend"
+        assert int(answer.headers["retry-after"]) >= 1
+        assert (await answer.json())["error"]["type"] == "server_error"
+
+
+@pytest.mark.parametrize("wiring", ["authz", "stream"])
+async def test_the_other_wirings_hold_as_well(tmp_path: Path, wiring: str) -> None:
+    where = wired.ports()
+    probe = f"http://127.0.0.1:{where['upstream']}/health"
+    config = tmp_path / "policy.yaml"
+    config.write_text(json.dumps({"pools": [{"backends": {"probe": [probe]}}]}))
+    log = tmp_path / "replica.log"
+    async with (
+        running_gateway(tmp_path, where, "--wiring", wiring, "--config", str(config)) as gateway,
+        aiohttp.ClientSession() as http,
+        grpc.aio.insecure_channel(f"127.0.0.1:{where['grpc']}") as channel,
+    ):
+        keda = KedaClient(channel, {})
+        held = asyncio.create_task(_status(http, gateway.url))
+        async with asyncio.timeout(WITHIN_S):
+            while (await keda.metric(METRIC)).value != 1:
+                await asyncio.sleep(0.02)
+        replica = await start("backend", "--port", str(where["upstream"]), log=log)
+        try:
+            assert await asyncio.wait_for(held, WITHIN_S) == 200
+        finally:
+            await stop(replica)
+
+
+async def _status(http: aiohttp.ClientSession, url: str) -> int:
+    async with http.post(f"{url}/v1/chat/completions", json=chat(5)) as answer:
+        await answer.read()
+        return answer.status
