@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from itertools import cycle
 from types import TracebackType
 from typing import Any, Self
 
@@ -15,6 +16,8 @@ import anthropic
 import openai
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
+TENANTS = 5
+"""Named, so that their retry budgets count: who waits as told must never meet them."""
 RETRY_COUNT = "x-stainless-retry-count"
 
 
@@ -43,6 +46,7 @@ class Sdks:
     def __init__(self, url: str, tokens: int, max_retries: int | None = None) -> None:
         more: dict[str, Any] = {} if max_retries is None else {"max_retries": max_retries}
         self._tokens = tokens
+        self._tenant = cycle(f"t{number}" for number in range(TENANTS))
         self._openai = openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", **more)
         self._anthropic = anthropic.AsyncAnthropic(base_url=url, api_key="none", **more)
         self._start = 0.0
@@ -72,7 +76,7 @@ class Sdks:
 
     async def _ask_openai(self, priority: str) -> Call:
         began, create = self._now(), self._openai.chat.completions.with_raw_response.create
-        headers = {"x-request-priority": priority}
+        headers = {"x-request-priority": priority, "x-tenant-id": next(self._tenant)}
         try:
             answer = await create(
                 model="m", messages=MESSAGES, max_tokens=self._tokens, extra_headers=headers
@@ -83,7 +87,7 @@ class Sdks:
 
     async def _ask_anthropic(self, priority: str) -> Call:
         began, create = self._now(), self._anthropic.messages.with_raw_response.create
-        headers = {"x-request-priority": priority}
+        headers = {"x-request-priority": priority, "x-tenant-id": next(self._tenant)}
         try:
             answer = await create(
                 model="m", messages=MESSAGES, max_tokens=self._tokens, extra_headers=headers

@@ -58,6 +58,8 @@ COMPLETIONS = st.builds(
     first_byte_s=SECONDS,
     last_byte_s=SECONDS,
 )
+WHO = st.sampled_from([("", 0.0), ("", 50.0), ("a", 0.0), ("a", 3.0), ("b", 0.0), ("b", 1e6)])
+"""A tenant, and the seniority that its ticket proves."""
 QUIET_CALLS = 20  # timer calls without an event that need no explanation
 
 
@@ -177,6 +179,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         kind=st.sampled_from([Kind.HELD, Kind.HELD, Kind.JOB]),
         prompt_tokens=st.sampled_from([0, 7, 10**12]),
         flags=st.tuples(st.booleans(), st.booleans()),
+        who=WHO,
     )
     def arrive(
         self,
@@ -188,6 +191,7 @@ class AdmissionMachine(RuleBasedStateMachine):
         kind: Kind,
         prompt_tokens: int,
         flags: tuple[bool, bool],
+        who: tuple[str, float],
     ) -> None:
         request = self.make(f"u{len(self.known)}", self.existing(pool), priority, budget_s)
         streamed, returning = flags
@@ -199,7 +203,9 @@ class AdmissionMachine(RuleBasedStateMachine):
                 kind=kind,
                 prompt_tokens=prompt_tokens,
                 streamed=streamed,
-                returning=returning,
+                returning=returning or who[1] > 0.0,
+                tenant=who[0],
+                seniority_s=who[1],
                 node="a",
             )
         )
