@@ -36,7 +36,7 @@ _OWN_DOING = frozenset({ShedReason.TENANT_LIMIT, ShedReason.RETRY_BUDGET})
 _WHAT = {
     ShedReason.ROOM_FULL: "All model servers are busy and the waiting room is full.",
     ShedReason.PREDICTED_WAIT: (
-        "All model servers are busy and this request would wait longer than its class may."
+        "All model servers are busy and this request would wait longer than it may."
     ),
     ShedReason.DEADLINE: (
         "This request waited as long as it may and no model server was free in time."
