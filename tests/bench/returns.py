@@ -42,15 +42,16 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Returns:
-    """An engine of `slots` and answers of `tokens`: 3x is a modest rate, as these clients cost CPU.
+    """An engine of `slots` and long answers of `tokens`: 3x is a modest rate, as these clients cost
+    CPU, and still the seats are so many that two kept in reserve are few.
 
     The capacity is what a flood without retries gets through the gateway in `measure_s`. Then
     `warm_s` at half the capacity, `seconds` at three times, `calm_s` at half again; seconds.
     """
 
-    slots: int = 4
-    tokens: int = 25
-    measure_s: float = 12.0
+    slots: int = 24
+    tokens: int = 150
+    measure_s: float = 20.0
     warm_s: float = 15.0
     seconds: float = 30.0
     calm_s: float = 150.0
