@@ -86,7 +86,8 @@ def _request(record: dict[str, Any]) -> Request:
     texts = (request.uid, request.pool, request.tenant, request.node, request.path, request.model)
     if not all(isinstance(text, str) for text in texts):
         raise TypeError("a name is no text")
-    for number in (request.arrived, request.deadline, request.arrived_wall):
+    times = request.arrived, request.deadline, request.arrived_wall, request.seniority_s
+    for number in times:
         _number(number)
     if not isinstance(request.seats, int) or request.seats < 1:
         raise ValueError("seats below 1")
