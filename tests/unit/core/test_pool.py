@@ -507,3 +507,13 @@ def test_a_place_kept_over_a_restart_keeps_its_seniority() -> None:
     (waiting,) = only(Waiting, gate.submit(request("again", at=6.5), 6.5))
     assert waiting.request.first_arrived == old.first_arrived
     assert waiting.request.returning
+
+
+def test_a_retry_that_is_only_claimed_has_no_place() -> None:
+    gate = admission(pool_params(1.0))
+    send(gate, "busy", at=0.0, tenant="x")
+    send(gate, "plain", at=1.0, tenant="a")
+    send(gate, "claims", at=2.0, tenant="a", returning=True)
+    first = only(Admitted, gate.complete("busy", OK, 3.0))[0].request.uid
+    second = only(Admitted, gate.complete(first, OK, 4.0))[0].request.uid
+    assert [first, second] == ["plain", "claims"]
