@@ -272,7 +272,7 @@ class Admission:
     def forgive_retries(self, now: float) -> None:
         """Clients were refused without us: their returns in the next minutes are asked for."""
         for pool in self._pools.values():
-            pool.retries.forgive(now)
+            pool.refusals.retries.forgive(now)
 
     # -- learning -----------------------------------------------------------------------------
 

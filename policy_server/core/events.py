@@ -19,13 +19,17 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """May go now and holds a lease. `observe`: its answer is in the observed sample."""
+    """May go now and holds a lease. `observe`: its answer is in the observed sample.
+
+    `predicted_wait_s`: Ŵ when it entered the room, None when it did not or nothing was known.
+    """
 
     request: Request
     wait_s: float
     queued: bool
     observe: bool
     resent: bool = False
+    predicted_wait_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

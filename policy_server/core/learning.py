@@ -43,4 +43,4 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     if state.get("replicas", 0.0) >= 1.0:
         pool.ramp.learned_with = int(min(state["replicas"], MAX_REPLICAS))
     pool.predictor.drain.assume(state.get("drain", 0.0))
-    pool.retries.forgive(now)  # whoever saved this has told clients to come back
+    pool.refusals.retries.forgive(now)  # whoever saved this has told clients to come back

@@ -35,9 +35,9 @@ from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
 from policy_server.core.params import LimitParams, PoolParams
 from policy_server.core.ramp import Ramp
-from policy_server.core.request import JOBS, PRIORITIES, Kind, Priority, Request
-from policy_server.core.retry_after import Bookings
-from policy_server.core.retry_budget import RetryBudget
+from policy_server.core.refusals import Refusals
+from policy_server.core.request import JOBS, PRIORITIES, Kind, Request
+from policy_server.core.room.door import Door
 from policy_server.core.room.lines import Lines
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.samples import Completion, LoadReport, how_it_ended
@@ -45,6 +45,7 @@ from policy_server.core.sampling import Rng
 from policy_server.core.slew import Slew
 
 EXPIRED_PER_SWEEP = 256
+TURNED_AWAY_PER_SWEEP = 64
 
 
 class Pool:
@@ -60,8 +61,8 @@ class Pool:
         self.lines = Lines(params, self.leases, self.ceiling, self.slew, self.ramp)
         self.room, self.jobs = self.lines.room, self.lines.jobs
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
-        self.bookings = Bookings(params.retry_after, rng)
-        self.retries = RetryBudget()
+        self.door = Door(params, self.room, self.predictor, self.ramp)
+        self.refusals = Refusals(params, self.door, rng)
         self.draining = False
         self._pacer = ReleasePacer()
         self._rng = rng
@@ -77,7 +78,8 @@ class Pool:
         self.lines.reconfigure(params)
         self.ramp.reconfigure(params.ramp_s, params.no_backend_wait_s)
         self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
-        self.bookings.reconfigure(params.retry_after)
+        self.door.reconfigure(params)
+        self.refusals.bookings.reconfigure(params.retry_after)
 
     # -- arrivals -----------------------------------------------------------------------------
 
@@ -99,19 +101,21 @@ class Pool:
         request = self.ramp.patient(request)
         if self.draining:
             return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
-        asked_for = returned or self.retries.asked_for(request, now)
+        asked_for = returned or self.refusals.retries.asked_for(request, now)
         if not asked_for:  # from here on it counts as new, and as the last of all
             request = replace(request, returning=False, seniority_s=0.0)
         self._accrue(now)
-        at_once = self._may_go_at_once(request.priority, request.seats, now)
+        at_once = self._may_go_at_once(request, now)
         if not at_once and not asked_for:
-            return [self._refuse_retry(request, now)]
+            return [self.refusals.over_budget(request, self.limit_now(now), now)]
         if not returned:
             self._note_arrival(request, now)
         if at_once:
             return [self._grant(request, now, queued=returned)]
-        self.feedback.note_waiting()
-        return self._wait(request, now, returned)
+        events = self._wait(request, now, returned)
+        if request.uid not in self.room or self.lines.limit_binds(self.limit_now(now)):
+            self.feedback.note_waiting()
+        return events
 
     def _sent_again(self, uid: str, now: float) -> list[Event]:
         """Its newer stream takes over the place; the driver knows both. Or it is back after a
@@ -126,18 +130,19 @@ class Pool:
         events = self.pump(now)
         if uid not in self.room:
             return events
-        return [Waiting(ticket.request, self._predicted(ticket.request.priority, now)), *events]
+        predicted = self.door.class_wait_s(ticket.request.priority, self.limit_now(now), now)
+        return [Waiting(ticket.request, predicted), *events]
 
     def _note_arrival(self, request: Request, now: float) -> None:
         self.lines.rule.note_arrival(request.priority, now)
         self.predictor.note_arrival(request.priority, now)
         if request.returning:
-            self.bookings.note_return()
+            self.refusals.bookings.note_return()
 
     def _submit_job(self, request: Request, now: float) -> list[Event]:
         """A job goes when the rule allows, else it waits, however long: its client does not."""
         self._accrue(now)
-        if self._may_go_at_once(JOBS, request.seats, now):
+        if self._may_go_at_once(request, now):
             return [self._grant(request, now, queued=False)]
         self.feedback.note_waiting()
         self.jobs.push(request)
@@ -148,9 +153,9 @@ class Pool:
         self.leases.touch(lease.request.uid, now)
         return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
 
-    def _may_go_at_once(self, line: int, seats: int, now: float) -> bool:
-        """Whether a newcomer in this line, of this weight, would be the next to go."""
-        return self.lines.may_go_at_once(line, seats, self.limit_now(now), now)
+    def _may_go_at_once(self, request: Request, now: float) -> bool:
+        """Whether a newcomer would be the next to go."""
+        return self.lines.may_go_at_once(request, self.limit_now(now), now)
 
     @property
     def empty(self) -> bool:
@@ -171,14 +176,14 @@ class Pool:
     def _accrue(self, now: float) -> None:
         """Credit the waiting for the time since the last look."""
         self.predictor.cap_per_s = self.ceiling.rps(now)
+        self.predictor.drain.waiting(len(self.room) > 0, now)
         self.lines.accrue(self.limit_now(now), self.predictor.drain.mean_service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
-        predicted = self._predicted(request.priority, now, self.room.ahead(request))
-        forecast = self.predictor if self.params.early_drop else None
-        no = None if returned else self.lines.refusal(request, predicted, forecast, now)
-        if no is not None:
-            return [self._shed(request, no, now, predicted)]
+        predicted = self.door.wait_s(request, self.limit_now(now), now)
+        refused = None if returned else self.door.refuses(request, self.limit_now(now), now)
+        if refused is not None:
+            return [self._shed(request, refused, now, predicted)]
         events: list[Event] = []
         if not self.room.fits(request):
             victims = self.room.victims_for(request)
@@ -187,22 +192,18 @@ class Pool:
             for victim in victims:
                 self.room.leave(victim.request.uid)
                 events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
-        self.room.enter(request)
+        self.room.enter(request, predicted)
         self._rationed_until = self.lines.rationed_until(now)
         events.append(Waiting(request, predicted))
         return events
 
-    def _predicted(self, priority: Priority, now: float, ahead: int | None = None) -> float | None:
-        """Ŵ behind `ahead` requests of the class, None = behind all who wait."""
-        ahead = self.room.counts()[priority] if ahead is None else ahead
-        if self.ramp.closed:
-            return None  # nobody knows when the first one will be there
-        return self.predictor.wait_s(priority, ahead, self.limit_now(now), now)
-
     def predicted_waits(self, now: float) -> list[float | None]:
         """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
+        limit = self.limit_now(now)
+        some = [Request("", self.params.name, p, now, now) for p in PRIORITIES]
         return [
-            0.0 if self._may_go_at_once(p, 1, now) else self._predicted(p, now) for p in PRIORITIES
+            0.0 if self._may_go_at_once(r, now) else self.door.class_wait_s(r.priority, limit, now)
+            for r in some
         ]
 
     # -- endings ------------------------------------------------------------------------------
@@ -212,35 +213,19 @@ class Pool:
         request: Request,
         reason: ShedReason,
         now: float,
-        predicted: float | None,
+        predicted: float | None = None,
         evicted: bool = False,
     ) -> Shed:
-        if predicted is None:
-            predicted = self._predicted(request.priority, now)
-        if request.or_job and reason is not ShedReason.DRAINING:  # no refusal: it waits elsewhere
-            return Shed(request, reason, 0.0, max(0.0, now - request.arrived), evicted)
-        if request.returning:
-            self.bookings.note_kept(request.priority, False)
-        rate = self.predictor.class_rate(request.priority, self.limit_now(now), now)
-        promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
-        wait = max(0.0, now - request.arrived)
-        retry, capped = promise.should_retry, promise.capped
-        if retry:
-            self.retries.invite(request.tenant, now + promise.seconds)
-        return Shed(request, reason, promise.seconds, wait, evicted, retry, capped, predicted)
+        limit = self.limit_now(now)
+        return self.refusals.shed(request, reason, limit, now, (predicted, evicted))
 
-    def _refuse_retry(self, request: Request, now: float) -> Shed:
-        """No booking: a storm must not push the promises made to others into the future."""
-        predicted = self._predicted(request.priority, now)
-        seconds = self.bookings.quote(request.priority, predicted, request.budget_s, now)
-        reason = ShedReason.RETRY_BUDGET
-        return Shed(request, reason, seconds, 0.0, False, False, False, predicted)
-
-    def _grant(self, request: Request, now: float, queued: bool) -> Admitted:
+    def _grant(
+        self, request: Request, now: float, queued: bool, predicted: float | None = None
+    ) -> Admitted:
         if not len(self.leases):
             self.predictor.drain.busy(now)
         if request.returning:
-            self.bookings.note_kept(request.priority, True)
+            self.refusals.bookings.note_kept(request.priority, True)
         live, observed = self.leases.streamed, len(self.leases.observed)
         observe = request.observable and self.feedback.sampler.flip(
             request.streamed, live, observed, self._rng
@@ -248,11 +233,12 @@ class Pool:
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
         expected = self.lengths.expected(request)
+        self.lines.note_dispatch(request)
         self._charge(request, self.lengths.cost(request), now)
         self.leases.grant(Lease(request, now, observe, weight, now, wait, expected_tokens=expected))
         self.ceiling.take(now)
         self.feedback.note_inflight(self.leases.seats)
-        return Admitted(request, wait, queued, observe)
+        return Admitted(request, wait, queued, observe, predicted_wait_s=predicted)
 
     def _charge(self, request: Request, tokens: float, now: float) -> None:
         line = self.jobs if request.kind is Kind.JOB else self.room
@@ -302,7 +288,7 @@ class Pool:
         if how is LeaseEnd.UPSTREAM_ERROR:
             self.slew.failed(lease.request.seats, held, self.predictor.drain.mean_service_s, now)
         if how is LeaseEnd.COMPLETED and lease.request.kind is Kind.HELD:
-            self.retries.served(lease.request.tenant)
+            self.refusals.retries.served(lease.request.tenant)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
             self.predictor.drain.completed(held, now)
         ttft = None if lease.first_token is None else lease.first_token - lease.granted
@@ -325,12 +311,13 @@ class Pool:
             if not self._pacer.take(now):
                 self._paced = True
                 break
+            predicted = self.room.predicted_wait_s(request.uid)
             self.lines.leave(request.uid)
             if request.deadline <= now and choice != JOBS:
                 events.append(self._shed(request, ShedReason.DEADLINE, now, None, True))
             else:
-                events.append(self._grant(request, now, queued=True))
-        if self.lines.waiting():
+                events.append(self._grant(request, now, queued=True, predicted=predicted))
+        if self.lines.limit_binds(self.limit_now(now)):
             self.feedback.note_waiting()
         self._rationed_until = self.lines.rationed_until(now)
         return events
@@ -341,6 +328,7 @@ class Pool:
         events += self._expire(now)
         if now >= self._sweep_at:
             self._sweep_at = now + SWEEP_S
+            events += self._turn_away(now)
             for uid in self.leases.silent(now, EXPIRED_PER_SWEEP):
                 ended = self._end_lease(uid, LeaseEnd.EXPIRED, Completion(0), now)
                 if ended is not None:
@@ -362,6 +350,17 @@ class Pool:
             self.room.leave(request.uid)
             why = ShedReason.NO_BACKEND if self.ramp.closed else ShedReason.DEADLINE
             events.append(Lapsed(request) if awaited else self._shed(request, why, now, None, True))
+        return events
+
+    def _turn_away(self, now: float) -> list[Event]:
+        """Tell those who wait in vain, long before their deadline tells them."""
+        events: list[Event] = []
+        for _ in range(TURNED_AWAY_PER_SWEEP):
+            request = self.door.hopeless(self.limit_now(now), now)
+            if request is None or not self._pacer.take(now):
+                break
+            self.room.leave(request.uid)
+            events.append(self._shed(request, ShedReason.PREDICTED_WAIT, now, None, True))
         return events
 
     def next_timer(self) -> float | None:

@@ -19,7 +19,7 @@ from policy_server.simulate.cluster import Cluster
 from policy_server.simulate.gate import NODE, POOL, CoreGate, DeadGate, Gate
 from policy_server.simulate.loop import Loop
 from policy_server.simulate.observer import Observer
-from policy_server.simulate.record import CallRecord, End, LimitMove, Result, ShedRecord
+from policy_server.simulate.record import CallRecord, End, LimitMove, Result, Return, ShedRecord
 from policy_server.simulate.retry import retry_delay_s
 from policy_server.simulate.workload import Call
 
@@ -187,7 +187,7 @@ class Gateway:
         record.dispatched, record.wait_s = self._loop.now, event.wait_s
         record.first_try = attempt.number == 0
         if attempt.number:
-            self._result.returns_admitted.append((self._loop.now, True))
+            self._result.returns.append(Return(self._loop.now, call.priority, True))
         attempt.observed = event.observe
         attempt.answer = Answer(event.request.uid, call.prompt, call.output, call.model)
         self.inflight += 1
@@ -214,8 +214,8 @@ class Gateway:
             )
         )
         if attempt.number:
-            self._result.returns_admitted.append((now, False))
-        record.reason = event.reason
+            self._result.returns.append(Return(now, event.request.priority, False))
+        record.reason, record.evicted = event.reason, event.evicted
         self._retry_or_end(attempt, event.retry_after_s, event.should_retry, End.REFUSED)
 
     def _retry_or_end(

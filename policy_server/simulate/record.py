@@ -41,6 +41,7 @@ class CallRecord:
     ttft_s: float | None = None
     engine_ttft_s: float | None = None
     tpot_s: float | None = None
+    evicted: bool = False  # the refused attempt had waited in the room
     useful: bool = False
     tokens: int = 0
 
@@ -70,6 +71,15 @@ class ShedRecord:
     returning: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A client that came back as told, and whether it was admitted then."""
+
+    at: float
+    priority: Priority
+    admitted: bool
+
+
 @dataclass(slots=True)
 class LimitMove:
     """The limit moved."""
@@ -95,7 +105,7 @@ class Result:
     sheds: list[ShedRecord] = field(default_factory=list)
     moves: list[LimitMove] = field(default_factory=list)
     learned: list[tuple[float, dict[str, float]]] = field(default_factory=list)
-    returns_admitted: list[tuple[float, bool]] = field(default_factory=list)
+    returns: list[Return] = field(default_factory=list)
     replicas: list[tuple[float, int, int]] = field(default_factory=list)  # at, asked for, ready
     inflight_at_end: int = 0
     leases_at_end: int = 0

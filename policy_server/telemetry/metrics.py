@@ -51,6 +51,8 @@ Views = Callable[[], Iterable[PoolView]]
 # The default budgets (5, 15, 45 s) and the default wait for a backend (300 s) are bounds, so
 # "how many waited longer than their class may" is a bucket, not an interpolation.
 WAIT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 30, 45, 60, 300)
+# Below 0: it went sooner than predicted.
+WAIT_ERROR_BUCKETS = (-30, -10, -5, -2, -1, -0.5, -0.1, 0.1, 0.5, 1, 2, 5, 10, 30)
 # 1 is the least, 55 the most a client is ever told; Fibonacci in between.
 RETRY_AFTER_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 # From a cached short prompt to a request that an engine left in its own queue.
@@ -167,6 +169,7 @@ class _Families:
         self.expired = _counter(names.LEASES_EXPIRED, registry)
         self.reports = _counter(names.LOAD_REPORTS, registry)
         self.wait = _histogram(names.WAIT, WAIT_BUCKETS, registry)
+        self.wait_error = _histogram(names.WAIT_ERROR, WAIT_ERROR_BUCKETS, registry)
         self.retry_after = _histogram(names.RETRY_AFTER, RETRY_AFTER_BUCKETS, registry)
         self.ttft = _histogram(names.TTFT, TTFT_BUCKETS, registry)
         self.tpot = _histogram(names.TPOT, TPOT_BUCKETS, registry)
@@ -188,6 +191,7 @@ class _PoolSeries:
             for p in PRIORITIES
         ]
         self._wait = [families.wait.labels(pool, p.name) for p in PRIORITIES]
+        self._wait_error = [families.wait_error.labels(pool, p.name) for p in PRIORITIES]
         self._retry_after = [families.retry_after.labels(pool, p.name) for p in PRIORITIES]
         self.limit_changes = {
             reason: families.limit_changes.labels(pool, reason.value)
@@ -208,6 +212,8 @@ class _PoolSeries:
         priority = event.request.priority
         (self._queued if event.queued else self._at_once)[priority].inc()
         self._wait[priority].observe(event.wait_s)
+        if event.predicted_wait_s is not None:
+            self._wait_error[priority].observe(event.wait_s - event.predicted_wait_s)
         if event.request.returning:
             self._kept.inc()
 

@@ -43,6 +43,11 @@ TENANT_WAITING = MetricId(
     "Held requests by tenant, with the same labels.",
     ("pool", "tenant"),
 )
+WAIT_ERROR = MetricId(
+    "policy_wait_prediction_error_seconds",
+    "Wait of those who waited and went, minus what was predicted when they came.",
+    ("pool", "class"),
+)
 RETRY_AFTER = MetricId(
     "policy_retry_after_seconds", "Retry-After given to the shed.", ("pool", "class")
 )

@@ -19,7 +19,8 @@ mean service time. In the long run the class then holds g_c·L seats, no more.
 
 After a cut N stands above L for about a mean service time. So that P0 need not wait that long, R
 is then as large as what still has to drain, and shrinks by one with every two slots that come
-free: every second freed slot may go to an entitled P0, and N falls all the same.
+free: every second freed slot may go to an entitled P0, or to a calm tenant of another entitled
+class beside a flood, and N falls all the same.
 
 Invariant: nothing is dispatched while N ≥ L + R.
 """
@@ -27,6 +28,7 @@ Invariant: nothing is dispatched while N ≥ L + R.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.params import ClassParams
@@ -34,7 +36,25 @@ from policy_server.core.request import JOBS, LINES, PRIORITIES, Priority
 
 ACTIVE_S = 60.0
 MAX_CREDIT_SEATS = 8.0  # × one service time: the largest request's weight
+
+
 ONE_SEAT = (1,) * LINES
+
+
+class Heads(NamedTuple):
+    """The next request of each line, by line.
+
+    need       its seats
+    held_back  by so many seats it stops below the bound of its line, for the calm (calm.py)
+    calm       it is of a calm tenant beside a flood
+    """
+
+    need: Sequence[int] = ONE_SEAT
+    held_back: Sequence[int] = (0,) * LINES
+    calm: Sequence[bool] = (False,) * LINES
+
+
+ORDINARY = Heads()
 
 
 class ClassRule:
@@ -97,23 +117,51 @@ class ClassRule:
         seats: Sequence[int],
         limit: float,
         now: float,
-        need: Sequence[int] = ONE_SEAT,
+        heads: Heads = ORDINARY,
     ) -> int | None:
         """The line whose head may go now, of those `waiting` (most important first).
 
-        `seats` are the seats in use and `need` those of the next request, per line; `limit` is L.
+        `seats` are the seats in use per line; `limit` is L. What a line keeps free for its calm
+        tenants stays theirs: nobody borrows it, another entitled line may use its own.
         """
         if not waiting:
             return None
-        total = sum(seats)
+        total, need, held_back = sum(seats), heads.need, heads.held_back
+        if not total:
+            return self._first(waiting, seats, need, limit)
+        entitled = False
         for line in waiting:
-            if self._entitled(line, seats[line], need[line], limit):
-                bound = limit + self.reserve(limit) if line == Priority.P0 else limit
-                break
+            if not self._entitled(line, seats[line], need[line], limit):
+                continue
+            entitled = True
+            bound = limit
+            if line == Priority.P0:
+                bound = limit + self.reserve(limit)
+            elif heads.calm[line]:
+                bound = self._drained(limit)
+            if total + need[line] <= bound - held_back[line]:
+                return line
+            if not held_back[line]:
+                return None
+        if entitled:
+            return None
+        line = waiting[0]
+        if self._others_active(line, now):
+            bound = limit - max(reserve_of(limit), held_back[line])
         else:
-            line = waiting[0]
-            bound = limit - reserve_of(limit) if self._others_active(line, now) else limit
-        return line if total + need[line] <= bound or not total else None
+            bound = (self._drained(limit) if heads.calm[line] else limit) - held_back[line]
+        return line if total + need[line] <= bound else None
+
+    def _drained(self, limit: float) -> float:
+        """L, or while a cut drains what it has drained to."""
+        return max(limit, self._ceiling)
+
+    def _first(
+        self, waiting: Sequence[int], seats: Sequence[int], need: Sequence[int], limit: float
+    ) -> int:
+        """Of an empty engine."""
+        entitled = (x for x in waiting if self._entitled(x, seats[x], need[x], limit))
+        return next(entitled, waiting[0])
 
     def _entitled(self, line: int, seats: int, need: int, limit: float) -> bool:
         missing = seats + need - self._shares[line] * limit

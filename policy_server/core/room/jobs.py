@@ -31,7 +31,7 @@ class JobLines:
     def reconfigure(self, weights: Mapping[str, float]) -> None:
         """New weights of the tenants."""
         for turns in self._turns:
-            turns.weights = weights
+            turns.reweigh(weights)
 
     def __len__(self) -> int:
         return len(self._waiting)

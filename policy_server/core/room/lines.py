@@ -1,21 +1,21 @@
 """The lines of a pool: a class's held requests each, and the jobs; whose head may go now.
 
 Puts together who waits (`room`, `jobs`), what is in use (the leases, and slots that failed: the
-slew), what a back end asks for (the ceiling), whether one is there (the ramp) and the rule between
-the lines (`classes`). Owner: the pool.
+slew), what a back end asks for (the ceiling), whether one is there (the ramp), the rule between
+the lines (`classes`) and what a class keeps free for its calm tenants (`calm`). Owner: the pool.
 """
 
 from __future__ import annotations
 
 from policy_server.core.leases import LeaseTable
 from policy_server.core.limit.ceiling import Ceiling
-from policy_server.core.outcome import ShedReason
+from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.params import PoolParams
 from policy_server.core.ramp import Ramp
 from policy_server.core.request import JOBS, LINES, Priority, Request
-from policy_server.core.room.classes import ONE_SEAT, ClassRule
+from policy_server.core.room.calm import CalmReserve
+from policy_server.core.room.classes import ONE_SEAT, ClassRule, Heads
 from policy_server.core.room.jobs import JobLines
-from policy_server.core.room.prediction import Predictor
 from policy_server.core.room.room import Room
 from policy_server.core.slew import Slew
 
@@ -30,6 +30,7 @@ class Lines:
         self.jobs = JobLines(params.room.tenant_weights)
         self.rule = ClassRule(params.classes, params.jobs_share)
         self.jobs_held = False
+        self._calm = CalmReserve()
         self._leases = leases
         self._ceiling = ceiling
         self._slew = slew
@@ -61,42 +62,47 @@ class Lines:
         """Whoever waits under this uid gives the place up; None when nobody does."""
         return self.room.leave(uid) or self.jobs.withdraw(uid)
 
-    def may_go_at_once(self, line: int, seats: int, limit: float, now: float) -> bool:
-        """Whether a newcomer in this line, of this weight, would be the next to go."""
-        waiting = self.waiting()
-        if self._ramp.closed or line in waiting or (line == JOBS and self.jobs_held):
+    def may_go_at_once(self, request: Request, limit: float, now: float) -> bool:
+        """Whether a newcomer would be the next to go."""
+        line = request.line
+        if self._ramp.closed or not self._leads(request):
             return False
-        need = self._next_seats() if waiting else list(ONE_SEAT)
-        need[line] = seats
-        contenders = sorted([*waiting, line]) if waiting else [line]
-        choice = self._choose(contenders, limit, now, need)
-        return choice == line and self._ceiling.allows(self._leases.seats, seats, now)
-
-    def refusal(
-        self, request: Request, predicted_s: float | None, forecast: Predictor | None, now: float
-    ) -> ShedReason | None:
-        """Why a newcomer may not wait, None when it may; no `forecast` = nothing is refused on it.
-
-        While no back end is ready there is nothing to go by: whoever has time may wait.
-        """
-        if self.room.tenant_full(request):
-            return ShedReason.TENANT_LIMIT
-        budget_s = request.deadline - now
-        if self._ramp.closed:
-            return ShedReason.NO_BACKEND if budget_s <= 0.0 else None
-        if forecast is not None:
-            worth = forecast.worth_waiting(request.priority, predicted_s, budget_s)
+        waiting = self.waiting()
+        if waiting:
+            heads, contenders = self._heads(limit, request), sorted({*waiting, line})
         else:
-            worth = True
-        return None if worth and budget_s > 0.0 else ShedReason.PREDICTED_WAIT
+            need = [*ONE_SEAT]
+            need[line] = request.seats
+            heads, contenders = Heads(need), [line]
+        choice = self._choose(contenders, limit, now, heads)
+        return choice == line and self._ceiling.allows(self._leases.seats, request.seats, now)
+
+    def _leads(self, request: Request) -> bool:
+        if request.line == JOBS:
+            return not len(self.jobs) and not self.jobs_held
+        return self.room.leads(request)
 
     def choose(self, limit: float, now: float) -> int | None:
         """The line whose next request may go now."""
-        return self._choose(self.waiting(), limit, now, self._next_seats())
+        waiting = self.waiting()
+        return self._choose(waiting, limit, now, self._heads(limit)) if waiting else None
 
-    def _choose(self, lines: list[int], limit: float, now: float, need: list[int]) -> int | None:
+    def _choose(self, lines: list[int], limit: float, now: float, heads: Heads) -> int | None:
         free = limit - self._slew.cooling(now)
-        return self.rule.choose(lines, self._seats(), free, now, need) if free > 0.0 else None
+        return self.rule.choose(lines, self._seats(), free, now, heads) if free > 0.0 else None
+
+    def limit_binds(self, limit: float) -> bool:
+        """Whether the limit holds someone back, and not only what is kept for calm tenants."""
+        waiting = self.waiting()
+        if not waiting or self._leases.seats + 1.0 > limit - reserve_of(limit):
+            return bool(waiting)
+        held_back = self._heads(limit).held_back
+        return any(not held_back[line] for line in waiting)
+
+    def note_dispatch(self, request: Request) -> None:
+        """This request goes now; it is out of line and not charged yet."""
+        if request.line != JOBS and self.room.waits(request.priority):
+            self._calm.note_dispatch(request.line, self.room.calm(request))
 
     def prolong(self, request: Request, now: float) -> bool:
         """Whether someone whose time is over waits on, because no back end is ready."""
@@ -120,9 +126,19 @@ class Lines:
         else:
             self.rule.rest(service_s, now)
 
-    def _next_seats(self) -> list[int]:
-        """Seats that the next of each line needs."""
-        return [*self.room.next_seats(), self.jobs.head().seats if len(self.jobs) else 1]
+    def _heads(self, limit: float, newcomer: Request | None = None) -> Heads:
+        """The next of each line; the newcomer is that of its own."""
+        need, held_back, calm = [*ONE_SEAT], [0] * LINES, [False] * LINES
+        ahead = [self.head(line) for line in self.waiting()]
+        for request in [*ahead, newcomer] if newcomer is not None else ahead:
+            line = request.line
+            need[line], kept = request.seats, self._kept_free(line, limit)
+            calm[line] = kept > 0 and self.room.calm(request)
+            held_back[line] = 0 if calm[line] else kept
+        return Heads(need, held_back, calm)
+
+    def _kept_free(self, line: int, limit: float) -> int:
+        return 0 if line == JOBS else self._calm.seats(line, limit)
 
     def _seats(self) -> list[int]:
         """Seats in use by each line."""

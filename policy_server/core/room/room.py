@@ -43,7 +43,7 @@ class Room:
         """New bounds and weights for newcomers."""
         self._p = params
         for queue in self._queues:
-            queue.fair.weights = params.tenant_weights
+            queue.fair.reweigh(params.tenant_weights)
 
     def __len__(self) -> int:
         """Requests that wait."""
@@ -61,6 +61,11 @@ class Room:
         """The place of `uid`, if it waits."""
         return self._tickets.get(uid)
 
+    def predicted_wait_s(self, uid: str) -> float | None:
+        """Ŵ when `uid` came; None when it does not wait here or nothing was known."""
+        ticket = self._tickets.get(uid)
+        return None if ticket is None else ticket.predicted_wait_s
+
     def counts(self) -> list[int]:
         """Tickets per class."""
         return [len(q) for q in self._queues]
@@ -73,13 +78,17 @@ class Room:
         """Whether anyone of this class waits."""
         return len(self._queues[priority]) > 0
 
-    def next_seats(self) -> list[int]:
-        """Seats that the next of each class needs; 1 where none waits."""
-        return [q.head().request.seats if len(q) else 1 for q in self._queues]
-
     def head(self, priority: Priority) -> Ticket:
         """The next of this class; IndexError when none waits."""
         return self._queues[priority].head()
+
+    def leads(self, request: Request) -> bool:
+        """Whether a newcomer would be the next of its class."""
+        return self._queues[request.priority].fair.leads(request)
+
+    def calm(self, request: Request) -> bool:
+        """Whether its tenant used clearly less than the heaviest who waits in its class."""
+        return self._queues[request.priority].fair.calm(request.tenant)
 
     # -- entering and leaving -----------------------------------------------------------------
 
@@ -104,12 +113,21 @@ class Room:
         """Requests per tenant who waits in this class, jobs included."""
         return self._queues[priority].fair.lines()
 
-    def ahead(self, request: Request) -> int:
-        """Requests of its class that are served before a newcomer: fair turns, one each."""
+    def last(self, priority: Priority) -> Ticket:
+        """The last of this class to come; IndexError when none waits."""
+        return self._queues[priority].at(-1)
+
+    def ahead(self, request: Request, per_s: float | None, now: float) -> float:
+        """Requests of its class that are served before a newcomer.
+
+        Fair turns with those who wait, one each; and behind a line of its own no faster than its
+        tenant's part of the drain (`per_s` for the class), since the calm will come and go first.
+        """
         queue = self._queues[request.priority]
         before, line = queue.fair.before(request), queue.fair.waiting(request.tenant)
         others = len(queue) - line
-        return before + min(others, (before + 1) * (len(queue.fair) - (line > 0)))
+        turns = before + min(others, (before + 1) * (len(queue.fair) - (line > 0)))
+        return max(float(turns), before / queue.fair.part(request.tenant, per_s, now))
 
     def charge(self, request: Request, tokens: float, now: float) -> None:
         """Charge its tenant `tokens`: at dispatch, and (perhaps less than 0) as a correction."""
@@ -148,12 +166,12 @@ class Room:
                 need_bytes -= ticket.request.body_bytes
         return victims if len(victims) >= need and need_bytes <= 0 else None
 
-    def enter(self, request: Request) -> Ticket:
+    def enter(self, request: Request, predicted_wait_s: float | None = None) -> Ticket:
         """Take a place; ValueError when the uid waits already."""
         if request.uid in self._tickets:
             raise ValueError(f"{request.uid} waits already")
         self._sequence += 1
-        ticket = Ticket(request, self._sequence)
+        ticket = Ticket(request, self._sequence, predicted_wait_s)
         self._tickets[request.uid] = ticket
         self._queues[request.priority].push(ticket)
         self._held_by[request.tenant] += 1

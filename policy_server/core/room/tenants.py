@@ -33,7 +33,10 @@ from policy_server.core.room.ticket import Ticket
 REMEMBERED = 10_000
 FADE_S = 30.0
 RESCALE = 30.0  # time constants after which the stored numbers are brought down again
+CALM = 0.85  # of the heaviest's counter; over 30 s those who use .8 of a fair part are below it
 FADED = 1e-3  # tokens: as good as none
+MIN_PART = 1e-3
+COST_MEMORY = 0.05
 NEWEST = 1 << 62  # a sequence after all that were given
 
 Turn = tuple[float, float, int]
@@ -48,6 +51,9 @@ class FairLines:
         self._lines: dict[str, SortedDict[Turn, Ticket]] = {}
         self._turns: SortedList[tuple[float, str]] = SortedList()
         self._counters: OrderedDict[str, float] = OrderedDict()
+        self._used = 0.0  # Σ counter · weight: tokens
+        self._squared = 0.0  # Σ counter² · weight
+        self._mean_cost: float | None = None  # tokens per charge
         self._epoch: float | None = None
 
     def __len__(self) -> int:
@@ -92,11 +98,46 @@ class FairLines:
         """Whose turn it is; IndexError when nobody waits."""
         return self._lines[self._turns[0][1]].peekitem(0)[1]
 
+    def leads(self, request: Request) -> bool:
+        """Whether a newcomer would be the head."""
+        if not self._turns:
+            return True
+        counter, tenant = self._turns[0]
+        if tenant == request.tenant:
+            return self.before(request) == 0
+        return (
+            request.tenant not in self._lines and self._counters.get(request.tenant, 0.0) < counter
+        )
+
+    def calm(self, tenant: str) -> bool:
+        """Whether this tenant used clearly less than the heaviest of those who wait."""
+        return not self._turns or self._counters.get(tenant, 0.0) < CALM * self._turns[-1][0]
+
+    def part(self, tenant: str, per_s: float | None, now: float) -> float:
+        """The part of the class's drain that a backlog of this tenant may count on, > 0..1.
+
+        What it took of late, at least as much as whoever took the average token, at least all that
+        the others leave of `per_s` dispatches per second.
+        """
+        scale, weight = self._scale(now), self.weights.get(tenant, 1.0)
+        used, own = self._used / scale, self._counters.get(tenant, 0.0) / scale * weight
+        if used <= FADED:
+            return 1.0
+        level = max(own, self._squared / self._used / scale * weight)
+        fair = level / (used - own + level)
+        whole = (per_s or 0.0) * (self._mean_cost or 0.0) * FADE_S
+        spare = (whole - (used - own)) / whole if whole > 0.0 else 0.0
+        return min(1.0, max(fair, spare, MIN_PART))
+
     def charge(self, tenant: str, tokens: float, now: float) -> None:
         """Move the tenant's counter by `tokens`, which may be negative (a correction)."""
         cost = tokens / self.weights.get(tenant, 1.0) * self._scale(now)
         before = self._counters.get(tenant, 0.0)
         after = max(0.0, before + cost)
+        self._count(tenant, before, after)
+        if tokens > 0.0:
+            mean = tokens if self._mean_cost is None else self._mean_cost
+            self._mean_cost = mean + COST_MEMORY * (tokens - mean)
         if tenant in self._lines:
             self._turns.remove((before, tenant))
             self._turns.add((after, tenant))
@@ -114,7 +155,20 @@ class FairLines:
         """Take back what `turn` gave before a restart; before anyone is in line."""
         if self._epoch is None:
             self._epoch = epoch
-        self._counters[tenant] = tokens * math.exp((epoch - self._epoch) / FADE_S)
+        value = tokens * math.exp((epoch - self._epoch) / FADE_S)
+        self._count(tenant, self._counters.get(tenant, 0.0), value)
+        self._counters[tenant] = value
+
+    def _count(self, tenant: str, before: float, after: float) -> None:
+        """A counter moves; keep the sums in step."""
+        weight = self.weights.get(tenant, 1.0)
+        self._used += (after - before) * weight
+        self._squared += (after * after - before * before) * weight
+
+    def reweigh(self, weights: Mapping[str, float]) -> None:
+        """New weights from now on; the counters stay."""
+        self.weights = weights
+        self._rescale(1.0)
 
     def _scale(self, now: float) -> float:
         """e^(t/τ) since the epoch; moves the epoch before that grows out of hand."""
@@ -131,14 +185,17 @@ class FairLines:
         faded = ((tenant, value * factor) for tenant, value in self._counters.items())
         kept = [(t, v) for t, v in faded if v > FADED or t in self._lines]
         self._counters = OrderedDict(kept)
+        self._used = self._squared = 0.0
+        for tenant, value in kept:
+            self._count(tenant, 0.0, value)
         self._turns = SortedList((self._counters[tenant], tenant) for tenant in self._lines)
 
     def _forget_one(self) -> None:
         oldest = next(iter(self._counters))
         if oldest in self._lines:
             self._counters.move_to_end(oldest)
-        else:
-            del self._counters[oldest]
+            return
+        self._count(oldest, self._counters.pop(oldest), 0.0)
 
 
 def _turn(request: Request, sequence: int) -> Turn:

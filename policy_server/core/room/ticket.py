@@ -15,6 +15,7 @@ class Ticket:
 
     request: Request
     sequence: int
+    predicted_wait_s: float | None = None
 
     @property
     def order(self) -> Order:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from policy_server.core.request import PRIORITIES
 from policy_server.simulate.record import End, Result, mean, quantile
 from policy_server.simulate.scenarios.base import (
     P0,
@@ -36,10 +37,10 @@ def burst(bench: Bench) -> Measures:
     }
     world = offered(SLOT_BOUND, unit, flows, SDK)
     result = bench.run(replace(world, duration_s=330.0, settle_s=60.0), "a burst of 30 s")
-    returns = [(at, kept) for at, kept in result.returns_admitted if at >= start]
-    until = max(end, quantile([at for at, _ in returns], 0.9))
+    returns = [back for back in result.returns if back.at >= start]
+    until = max(end, quantile([back.at for back in returns], 0.9))
     return {
-        "returns admitted": sum(kept for _, kept in returns) / max(1, len(returns)),
+        "returns admitted": sum(back.admitted for back in returns) / max(1, len(returns)),
         "final 429": result.refused_share(start, end),
         "goodput while they return / C": result.goodput(start + 15, until) / capacity,
     }
@@ -67,17 +68,18 @@ def sustained(bench: Bench) -> Measures:
 
 
 def _needless_refusals(result: Result) -> float:
-    """Share of `x-should-retry: false` that was said while promises were well kept."""
-    kept, needless, said = 1.0, 0, 0
-    returns = iter(sorted(result.returns_admitted))
+    """Share of `x-should-retry: false` that was said while the class's promises were kept."""
+    kept, needless, said = dict.fromkeys(PRIORITIES, 1.0), 0, 0
+    returns = iter(sorted(result.returns, key=lambda back: back.at))
     following = next(returns, None)
     for shed in result.sheds:
-        while following is not None and following[0] <= shed.at:
-            kept += KEPT_MEMORY * (following[1] - kept)
+        while following is not None and following.at <= shed.at:
+            of_class = kept[following.priority]
+            kept[following.priority] += KEPT_MEMORY * (following.admitted - of_class)
             following = next(returns, None)
         said += not shed.should_retry
         # A margin: the core's own average is not exactly this one.
-        needless += not shed.should_retry and kept > 0.6
+        needless += not shed.should_retry and kept[shed.priority] > 0.6
     return needless / said if said else 0.0
 
 

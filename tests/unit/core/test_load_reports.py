@@ -123,7 +123,8 @@ def test_a_rate_makes_the_predicted_wait_true() -> None:
         events += gate.submit(request(f"r{number}", P2, budget_s=45.0), 0.0)
     refused = only(Shed, events)
     assert {shed.reason for shed in refused} == {ShedReason.PREDICTED_WAIT}
-    assert 20 <= len(only(Waiting, events)) <= 25  # half of a budget of 45 s at one per second
+    # n + 1.9·√(n − 1) ≤ .9 · 45 s at one per second
+    assert len(only(Waiting, events)) == 30
     assert all(shed.retry_after_s >= 1 for shed in refused)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policy_server.core.params import RetryAfterParams
 from policy_server.core.retry_after import Bookings
-from policy_server.core.room.prediction import PHI
+from policy_server.core.room.door import PHI
 from tests.support.core_builders import P0, P1, P2, Coin
 
 NO_JITTER = Coin(0.0)
@@ -31,7 +31,7 @@ def test_the_first_slot_is_when_the_line_would_have_moved_far_enough() -> None:
 
 def test_each_next_one_is_booked_behind_the_last() -> None:
     b = bookings()
-    times = [b.book(P2, 30.0, 45.0, 10.0, now=0.0).seconds for _ in range(50)]
+    times = [b.book(P2, 50.0, 45.0, 10.0, now=0.0).seconds for _ in range(50)]
     assert times == sorted(times)
     steps = [later - sooner for sooner, later in pairwise(times)]
     assert all(0.0 < step <= 0.1 for step in steps)  # at most one return per free slot of 10/s
@@ -79,6 +79,23 @@ def test_a_pool_that_never_answered_is_taken_to_answer_one_a_second() -> None:
     assert times[-1] - times[-2] == pytest.approx(b.return_share())
 
 
+def test_an_overload_is_taken_to_last_as_long_again_as_it_has_lasted() -> None:
+    b = bookings()
+    told = [b.book(P1, 10.0, 15.0, 1e6, now=float(second)).seconds for second in range(100)]
+    assert told[0] == 1.0
+    assert told[20] == pytest.approx(20.0)
+    assert told[80] == pytest.approx(50.0)  # five times the predicted wait
+    assert b.book(P1, 10.0, 15.0, 1e6, now=110.0).seconds == 1.0  # there was a pause
+
+
+def test_who_would_have_to_wait_for_a_moment_is_not_sent_away_for_long() -> None:
+    """Clients that can't wait at all are refused all day long on a busy pool."""
+    b = bookings()
+    for second in range(1_000):
+        promise = b.book(P1, 0.5, 0.0, 1e6, now=float(second))
+    assert promise.seconds == pytest.approx(2.5)
+
+
 def test_the_share_that_returns_is_measured() -> None:
     b = bookings()
     for i in range(2_000):
@@ -122,7 +139,7 @@ def test_it_is_always_within_its_bounds(calls: list[tuple[object, ...]]) -> None
 
 
 def test_phi_is_half_for_the_class_with_the_long_budget() -> None:
-    assert PHI == (0.9, 0.9, 0.5)
+    assert PHI == 0.9
 
 
 def test_while_promises_are_kept_everyone_may_retry() -> None:

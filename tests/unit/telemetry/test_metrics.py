@@ -73,6 +73,19 @@ def test_a_resent_request_and_a_dispatched_job_are_not_second_requests() -> None
     assert scraped("policy_wait_seconds_count", pool="chat", cls="P1") == 0
 
 
+def test_the_error_of_the_forecast_is_that_of_those_who_waited() -> None:
+    scraped = Scraped(
+        Admitted(request(), wait_s=4.0, queued=True, observe=False, predicted_wait_s=6.5),
+        Admitted(request(), wait_s=0.0, queued=False, observe=False),
+    )
+    error = "policy_wait_prediction_error_seconds"
+    assert scraped(f"{error}_count", pool="chat", cls="P1") == 1
+    within = {
+        le: scraped(f"{error}_bucket", pool="chat", cls="P1", le=le) for le in ("-5.0", "-2.0")
+    }
+    assert within == {"-5.0": 0, "-2.0": 1}
+
+
 def test_series_of_a_known_pool_start_at_zero() -> None:
     scraped = Scraped()
     assert scraped("policy_requests_total", pool="chat", cls="P0", outcome="shed") == 0

@@ -6,67 +6,24 @@ import math
 
 import pytest
 
-from policy_server.core.room.prediction import DecayingRate, DrainRate, Predictor
+from policy_server.core.room.prediction import Predictor, wait_s
+from policy_server.core.room.rates import DrainRate
 from tests.support.core_builders import P0, P1, P2
 
 SHARES = (0.6, 0.2, 0.05)
 
 
-def drained(per_s: int, seconds: int, service_s: float = 0.0) -> DrainRate:
+def drained(per_s: int, seconds: int) -> DrainRate:
     drain = DrainRate()
     for tick in range(per_s * seconds + 1):
-        drain.completed(service_s, tick / per_s)
+        drain.completed(0.0, tick / per_s)
     return drain
 
 
-def test_the_drain_rate_is_completions_over_the_last_20_s() -> None:
-    assert drained(10, 30).per_s(1.0, 30.0) == pytest.approx(10.0, rel=0.05)
-
-
-def test_two_seconds_of_data_are_needed_before_the_count_is_believed() -> None:
-    drain = drained(10, 1)
-    assert drain.per_s(1.0, 1.0) is None
-    assert drain.per_s(1.0, 2.0) == pytest.approx(11 / 2.0)
-
-
-def test_it_is_at_least_the_limit_over_the_mean_service_time() -> None:
-    drain = DrainRate()
-    drain.completed(4.0, 0.0)
-    assert drain.per_s(40.0, 0.1) == 10.0
-    assert drain.per_s(40.0, 1_000.0) == 10.0  # a lull does not make the engine slow
-
-
 def test_nothing_is_known_at_first() -> None:
-    assert DrainRate().per_s(16.0, 5.0) is None
     predictor = Predictor(SHARES)
-    assert predictor.wait_s(P1, 0, 16.0, 5.0) is None
-    assert predictor.worth_waiting(P1, None, 0.1)
-
-
-def test_the_rate_from_before_a_restart_is_believed_until_there_is_data() -> None:
-    drain = DrainRate()
-    drain.assume(25.0)
-    assert drain.per_s(16.0, 0.0) == 25.0
-    drain.completed(2.0, 1.0)
-    assert drain.per_s(16.0, 1.0) == 8.0
-    drain.assume(0.0)
-    assert drain.per_s(16.0, 1.0) == 8.0
-
-
-def test_its_memory_is_bounded() -> None:
-    drain = DrainRate()
-    for tick in range(100_000):
-        drain.completed(1.0, tick * 0.001)
-    assert len(drain._buckets) <= 42
-
-
-def test_arrivals_decay_with_their_memory() -> None:
-    rate = DecayingRate(memory_s=10.0)
-    for tick in range(10_000):
-        rate.add(tick * 0.01)
-    assert rate.at(99.99) == pytest.approx(100.0, rel=0.01)
-    assert rate.at(109.99) == pytest.approx(100.0 / math.e, rel=0.01)
-    assert rate.at(50.0) == rate.at(109.99)  # a clock that steps back changes nothing
+    assert predictor.class_rate(P1, 16.0, 5.0) is None
+    assert wait_s(7.0, None) is None
 
 
 def predictor(arrivals: dict[int, int], per_s: int = 10) -> Predictor:
@@ -104,22 +61,25 @@ def test_a_class_keeps_its_share_however_much_of_the_others_arrives() -> None:
 def test_a_crowded_out_class_without_a_share_waits_long_and_is_told_so() -> None:
     p = predictor({0: 100})
     p.reconfigure((0.6, 0.2, 0.0))
-    wait = p.wait_s(P2, 0, 1.0, 60.0)
+    wait = wait_s(0.0, p.class_rate(P2, 1.0, 60.0))
     assert wait is not None
     assert 45.0 < wait < math.inf
-    assert not p.worth_waiting(P2, wait, 45.0)
+
+
+def test_what_a_back_end_asks_for_bounds_the_rate() -> None:
+    p = predictor({1: 1})
+    p.cap_per_s = 4.0
+    assert p.drain_per_s(1.0, 60.0) == 4.0
+    assert p.class_rate(P1, 1.0, 60.0) == pytest.approx(4.0)
 
 
 def test_the_wait_is_the_line_ahead_at_the_rate_of_the_class() -> None:
-    p = predictor({2: 1})
-    rate = p.class_rate(P2, 1.0, 60.0)
-    assert rate is not None
-    assert p.wait_s(P2, 99, 1.0, 60.0) == pytest.approx(100 / rate)
-    assert p.wait_s(P2, 0, 1.0, 60.0) == pytest.approx(1 / rate)
+    assert wait_s(99.0, 10.0) == pytest.approx(10.0)
+    assert wait_s(0.0, 10.0) == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize(("priority", "phi"), [(P0, 0.9), (P1, 0.9), (P2, 0.5)])
-def test_a_place_is_worth_it_up_to_phi_of_the_budget(priority: int, phi: float) -> None:
-    p = Predictor(SHARES)
-    assert p.worth_waiting((P0, P1, P2)[priority], phi * 10.0, 10.0)
-    assert not p.worth_waiting((P0, P1, P2)[priority], phi * 10.0 + 0.01, 10.0)
+def test_it_seldom_takes_longer_or_less_than_chance_makes_it() -> None:
+    # √100 = 10 more or less of 101
+    assert wait_s(100.0, 10.0, z=2.0) == pytest.approx(12.1)
+    assert wait_s(100.0, 10.0, z=-2.0) == pytest.approx(8.1)
+    assert wait_s(1.0, 10.0, z=-2.0) == pytest.approx(0.1)  # its own slot at least

@@ -146,3 +146,56 @@ def test_the_order_of_turns_is_the_order_of_the_faded_charges(
     order = [line.serve(0.0).split("-")[0] for _ in range(4)]
     values = [plain[tenant] for tenant in order]
     assert all(a <= b + 1e-6 * (1 + b) for a, b in pairwise(values))
+
+
+def test_a_tenant_alone_may_count_on_the_whole_drain() -> None:
+    fair = FairLines()
+    assert fair.part("a", 10.0, 0.0) == 1.0
+    fair.charge("a", 100.0, 0.0)
+    assert fair.part("a", 10.0, 0.0) == 1.0
+
+
+def spent(**calls_per_s: float) -> FairLines:
+    """The tenants have taken their calls of 100 tokens for five minutes."""
+    fair = FairLines()
+    for tick in range(3_000):
+        for tenant, rate in calls_per_s.items():
+            fair.charge(tenant, 100.0 * rate * 0.1, tick * 0.1)
+    fair._mean_cost = 100.0
+    return fair
+
+
+def test_a_flood_may_count_on_what_it_takes_and_the_calm_on_a_fair_part() -> None:
+    calm = {f"t{n}": 0.8 for n in range(9)}
+    fair = spent(flood=2.8, **calm)
+    assert fair.part("flood", 10.0, 300.0) == pytest.approx(0.28, abs=0.01)
+    assert 0.1 < fair.part("t1", 10.0, 300.0) < 0.16
+
+
+def test_whoever_comes_anew_may_count_on_what_the_others_leave() -> None:
+    fair = spent(a=2.0, b=3.0)
+    assert fair.part("new", 10.0, 300.0) == pytest.approx(0.5, abs=0.01)
+    assert fair.part("new", 4.0, 300.0) == pytest.approx(1 / 3, abs=0.03)  # they leave nothing
+
+
+def test_its_sums_follow_what_is_forgotten_and_brought_down() -> None:
+    fair = FairLines({"t7": 3.0})
+    for index in range(2 * REMEMBERED):
+        fair.charge(f"t{index}", 10.0, index * 0.1)
+    fair.reweigh({"t9": 2.0})
+    fair.restore("again", 77.0, 100.0)
+    kept = [(v, fair.weights.get(t, 1.0)) for t, v in fair._counters.items()]
+    assert fair._used == pytest.approx(sum(v * w for v, w in kept))
+    assert fair._squared == pytest.approx(sum(v * v * w for v, w in kept))
+
+
+def test_a_newcomer_leads_when_its_turn_is_before_all_others() -> None:
+    line = Line()
+    assert line.fair.leads(request("x", tenant="new"))
+    line.push("flood", 3)
+    assert not line.fair.leads(request("x", tenant="flood"))
+    assert not line.fair.leads(request("x", tenant="new"))  # level with it: first come
+    line.fair.charge("flood", COST, 0.0)
+    assert line.fair.leads(request("x", tenant="new"))
+    line.fair.charge("new", 2 * COST, 0.0)
+    assert not line.fair.leads(request("x", tenant="new"))
