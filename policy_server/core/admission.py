@@ -220,6 +220,7 @@ class Admission:
         lease = pool.leases.get(uid) if pool else None
         if lease is not None:
             lease.completion_tokens = usage.completion_tokens
+            lease.prompt_tokens = usage.prompt_tokens
 
     def heartbeat(self, uid: str, node: str, now: float) -> None:
         """`uid` is still under way at this Envoy."""

@@ -23,7 +23,7 @@ def learned(pool: Pool, now: float) -> dict[str, float]:
     rate = pool.predictor.drain.per_s(pool.limit.current, now)
     if rate is not None:
         state["drain"] = rate
-    state["lengths"] = pool.lengths.mean
+    state["lengths"] = pool.weights.lengths.mean
     if pool.ramp.learned_with:
         state["replicas"] = float(pool.ramp.learned_with)
     return state
@@ -39,7 +39,7 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     pool.feedback.baselines.restore(
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )
-    pool.lengths.mean = max(0.0, state.get("lengths", pool.lengths.mean))
+    pool.weights.lengths.mean = max(0.0, state.get("lengths", pool.weights.lengths.mean))
     if state.get("replicas", 0.0) >= 1.0:
         pool.ramp.learned_with = int(min(state["replicas"], MAX_REPLICAS))
     pool.predictor.drain.assume(state.get("drain", 0.0))

@@ -56,7 +56,9 @@ class Lease:
     last_token: float | None = None
     tokens: int = 0
     completion_tokens: int | None = None
-    expected_tokens: float = 0.0  # what its tenant was charged for
+    prompt_tokens: int = 0
+    expected_tokens: float = 0.0  # what its tenant was charged for: output
+    expected_prompt: float = 0.0
     restored: bool = False  # granted before a restart: no sample
 
     @property

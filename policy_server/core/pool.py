@@ -28,7 +28,6 @@ from policy_server.core.events import (
 )
 from policy_server.core.feedback import Feedback
 from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
-from policy_server.core.lengths import AnswerLengths
 from policy_server.core.limit.base import Limit
 from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.outcome import LeaseEnd, ShedReason
@@ -43,6 +42,7 @@ from policy_server.core.room.prediction import Predictor
 from policy_server.core.samples import Completion, LoadReport, how_it_ended
 from policy_server.core.sampling import Rng
 from policy_server.core.slew import Slew
+from policy_server.core.weights import Weights
 
 EXPIRED_PER_SWEEP = 256
 TURNED_AWAY_PER_SWEEP = 64
@@ -66,7 +66,7 @@ class Pool:
         self.draining = False
         self._pacer = ReleasePacer()
         self._rng = rng
-        self.lengths = AnswerLengths()
+        self.weights = Weights()
         self._sweep_at = float("-inf")
         self._paced = False
         self._rationed_until: float | None = None
@@ -94,6 +94,7 @@ class Pool:
         self.leases.note_contact(request.node, now)
         if request.uid in self.lines:
             return self._sent_again(request.uid, now)
+        request = self.weights.weigh(request, self.limit_now(now))
         return (self._submit_job if request.kind is Kind.JOB else self._submit)(request, now)
 
     def _submit(self, request: Request, now: float) -> list[Event]:
@@ -232,10 +233,10 @@ class Pool:
         )
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
-        expected = self.lengths.expected(request)
+        lease = Lease(request, now, observe, weight, now, wait)
         self.lines.note_dispatch(request)
-        self._charge(request, self.lengths.cost(request), now)
-        self.leases.grant(Lease(request, now, observe, weight, now, wait, expected_tokens=expected))
+        self._charge(request, self.weights.charge(lease), now)
+        self.leases.grant(lease)
         self.ceiling.take(now)
         self.feedback.note_inflight(self.leases.seats)
         return Admitted(request, wait, queued, observe, predicted_wait_s=predicted)
@@ -280,8 +281,7 @@ class Pool:
         self.lines.rule.note_freed(lease.request.seats)
         if not len(self.leases):
             self.predictor.drain.idle()
-        if lease.completion_tokens is not None:
-            off = self.lengths.saw(lease.completion_tokens, lease.expected_tokens)
+        if off := self.weights.settle(lease):
             self._charge(lease.request, off, now)
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)

@@ -1,14 +1,15 @@
 """Retry-After as a booking: each shed request gets its own future slot of the drain.
 
     base   = max(0, Ŵ_c − .8·φ·D_c)
-    tick_c = min(now + max, max(tick_c, now + base) + P(return) / max(μ_c, .2/s))
-    RA     = clamp(max(tick_c − now, min(a_c, 5·Ŵ_c))·(1 + U(0, .25)), min, max)
-             a_c = for how long the class has been shed without a pause
+    b_c   += P(return), and falls by μ_c a second: slots that are booked, up to the cap
+    due    = max(base + b_c / μ_c, min(a_c, 5·Ŵ_c)),  a_c = for how long the class has been shed
+    RA     = clamp(due·(1 + U(0, .25)), min, max)     without a pause;  μ_c ≥ .2/s
 
 so that the shed come back spread out at the rate at which they can be served, instead of all at
 once. The jitter is ours because SDKs add none; past 60 s some ignore the header. P(return) is the
 measured share of shed requests that came back. An overload of age a lasts, for all that is known,
-as long again: without a_c the shed of P1 came back after a second into a room that was still full,
+as long again; slots and not moments are booked, so that the line of bookings moves up at once when
+the drain speeds up (with moments the room stood empty after a burst). Without a_c the shed of P1 came back after a second into a room that was still full,
 and a lasting overload took 1.38 attempts per call instead of 1.27 (scenario 17).
 
     kept_c = EWMA(.02) of "a returning client was admitted"
@@ -61,7 +62,9 @@ class Bookings:
     def __init__(self, params: RetryAfterParams, rng: Rng) -> None:
         self._p = params
         self._rng = rng
-        self._tick = [float("-inf")] * len(PRIORITIES)
+        self._booked = [0.0] * len(PRIORITIES)  # slots, as of `_at`
+        self._at = [0.0] * len(PRIORITIES)
+        self._rate = [UNKNOWN_RATE_PER_S] * len(PRIORITIES)
         self._kept = [1.0] * len(PRIORITIES)
         self._last_shed = [float("-inf")] * len(PRIORITIES)
         self._shed_since = [float("inf")] * len(PRIORITIES)
@@ -101,27 +104,31 @@ class Bookings:
         self._note_overload(priority, now)
         predicted = predicted_s or 0.0
         rate = UNKNOWN_RATE_PER_S if rate_per_s is None else rate_per_s
-        step = self.return_share() / max(rate, MIN_RATE_PER_S)
-        soonest = now + max(0.0, predicted - 0.8 * PHI * budget_s)
-        wanted = max(self._tick[priority], soonest) + step
-        latest = now + self._p.max_s
-        self._tick[priority] = min(latest, wanted)
-        capped = max(wanted, now + self._age_s(priority, predicted, now)) > latest
-        seconds = self._seconds(priority, predicted, now)
-        return Promise(seconds, capped, not capped or self._should_retry(priority))
+        rate = max(rate, MIN_RATE_PER_S)
+        base = max(0.0, predicted - 0.8 * PHI * budget_s)
+        booked = self._taken(priority, rate, now) + self.return_share()
+        self._booked[priority] = min(booked, max(0.0, self._p.max_s - base) * rate)
+        due = max(base + booked / rate, self._age_s(priority, predicted, now))
+        capped = due > self._p.max_s
+        return Promise(self._told(due), capped, not capped or self._should_retry(priority))
 
     def quote(
         self, priority: Priority, predicted_s: float | None, budget_s: float, now: float
     ) -> float:
         """When the next slot is free, seconds from now, without taking it."""
         predicted = predicted_s or 0.0
-        moved_on = predicted - 0.8 * PHI * budget_s
-        return max(self._seconds(priority, predicted, now), min(moved_on, self._p.max_s))
+        base = max(0.0, predicted - 0.8 * PHI * budget_s)
+        slots = self._booked[priority] / self._rate[priority]
+        return self._told(max(base + slots, self._age_s(priority, predicted, now)))
 
-    def _seconds(self, priority: Priority, predicted_s: float, now: float) -> float:
-        """What is told: the slot, but not before the overload may be over."""
-        due = max(self._tick[priority] - now, self._age_s(priority, predicted_s, now))
-        raw = due * (1.0 + JITTER * self._rng.random())
+    def _taken(self, priority: Priority, rate: float, now: float) -> float:
+        """Slots that are booked and not yet due, at the rate of now."""
+        gone = max(0.0, now - self._at[priority]) * rate
+        self._at[priority], self._rate[priority] = now, rate
+        return max(0.0, self._booked[priority] - gone)
+
+    def _told(self, due_s: float) -> float:
+        raw = due_s * (1.0 + JITTER * self._rng.random())
         return min(max(raw, self._p.min_s), self._p.max_s)
 
     def _should_retry(self, priority: Priority) -> bool:

@@ -1,0 +1,81 @@
+"""How much a request weighs: a long prompt takes more than one seat.
+
+    prompt   tokens ≈ bytes · r[b],  b = ⌊log2 bytes⌋;  r[b] learned from the `usage` of answers,
+             content-length / 4 before that; a body of unknown length counts as the median
+    tokens   prompt + expected output
+    seats    = ⌊tokens / (2 · mean tokens)⌋, within 1 .. min(8, L/4)
+
+By size, because what the bytes are differs by size: of 3 MB nearly all is an image, a few hundred
+tokens. A length is only claimed, so it can't claim more than a quarter of the limit, and the next
+answers of that size put it right.
+
+Bounds: one ratio per power of two. Owner: the pool; pure.
+"""
+
+from __future__ import annotations
+
+from policy_server.core.request import Request
+
+MAX_SEATS = 8
+MAX_PART = 4.0  # of the limit: a quarter
+HEAVY = 2.0  # times the mean; lengths that spread as usual weigh one seat
+MAX_SIZES = 48  # powers of two of a length
+MEMORY = 0.05
+MEDIAN_STEP = 0.05
+FIRST_PROMPT = 256.0  # tokens, before any were seen
+ENOUGH = 20  # answers before anybody weighs more than one seat
+
+
+class PromptSizes:
+    """Prompt tokens from body bytes."""
+
+    def __init__(self) -> None:
+        self._ratio: dict[int, float] = {}
+        self._median = FIRST_PROMPT
+
+    def tokens(self, request: Request) -> float:
+        """Prompt tokens that this request probably has."""
+        if not request.body_bytes:
+            return self._median
+        ratio = self._ratio.get(_size(request.body_bytes))
+        return float(request.prompt_tokens) if ratio is None else request.body_bytes * ratio
+
+    def saw(self, request: Request, tokens: int) -> None:
+        """An answer tells that the prompt had so many tokens (> 0)."""
+        step = MEDIAN_STEP if tokens > self._median else -MEDIAN_STEP
+        self._median = max(1.0, self._median * (1.0 + step))
+        if request.body_bytes:
+            size, ratio = _size(request.body_bytes), tokens / request.body_bytes
+            known = self._ratio.get(size, ratio)
+            self._ratio[size] = known + MEMORY * (ratio - known)
+
+
+def _size(length: int) -> int:
+    return min(length.bit_length(), MAX_SIZES)
+
+
+class Seats:
+    """Weights of one pool."""
+
+    def __init__(self) -> None:
+        self.prompts = PromptSizes()
+        self._mean: float | None = None
+        self._seen = 0
+
+    def of(self, request: Request, output: float, limit: float) -> int:
+        """Seats of a request with so many `output` tokens expected."""
+        if self._mean is None or self._seen < ENOUGH:
+            return 1
+        tokens = self.prompts.tokens(request) + output
+        most = min(MAX_SEATS, int(limit / MAX_PART))
+        return max(1, min(most, int(tokens / (HEAVY * self._mean))))
+
+    def saw(self, request: Request, prompt: int, output: int) -> None:
+        """An answer tells its tokens."""
+        if prompt <= 0:
+            return
+        self.prompts.saw(request, prompt)
+        tokens = float(prompt + max(0, output))
+        mean = tokens if self._mean is None else self._mean
+        self._mean = mean + MEMORY * (tokens - mean)
+        self._seen += 1
