@@ -7,9 +7,11 @@
 
 so that the shed come back spread out at the rate at which they can be served, instead of all at
 once. The jitter is ours because SDKs add none; past 60 s some ignore the header. P(return) is the
-measured share of shed requests that came back. An overload of age a lasts, for all that is known,
-as long again; slots and not moments are booked, so that the line of bookings moves up at once when
-the drain speeds up (with moments the room stood empty after a burst). Without a_c the shed of P1 came back after a second into a room that was still full,
+measured share of shed requests that came back.
+
+Slots and not moments are booked, so that the bookings move up at once when the drain speeds up;
+with moments the room stood empty after a burst. An overload of age a lasts, for all that is known,
+as long again: without a_c the shed of P1 came back after a second into a room that was still full,
 and a lasting overload took 1.38 attempts per call instead of 1.27 (scenario 17).
 
     kept_c = EWMA(.02) of "a returning client was admitted"

@@ -6,7 +6,7 @@ import math
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy_server.core.room.tenants import FADE_S, REMEMBERED, FairLines
@@ -199,3 +199,39 @@ def test_a_newcomer_leads_when_its_turn_is_before_all_others() -> None:
     assert line.fair.leads(request("x", tenant="new"))
     line.fair.charge("new", 2 * COST, 0.0)
     assert not line.fair.leads(request("x", tenant="new"))
+
+
+def max_min(demands: dict[str, float], capacity: float) -> dict[str, float]:
+    """The oracle: fill all glasses alike; who is full leaves the rest to the others."""
+    given, thirsty, left = dict.fromkeys(demands, 0.0), dict(demands), capacity
+    while thirsty and left > 1e-9:
+        level = left / len(thirsty)
+        full = {t: d for t, d in thirsty.items() if d - given[t] <= level}
+        for tenant in full or dict(thirsty):
+            part = thirsty[tenant] - given[tenant] if full else level
+            given[tenant] += part
+            left -= part
+        if not full:
+            break
+        thirsty = {t: d for t, d in thirsty.items() if t not in full}
+    return given
+
+
+@given(st.lists(st.floats(0.02, 2.0), min_size=2, max_size=6))
+@settings(deadline=None, max_examples=30)
+def test_in_the_long_run_everybody_gets_the_max_min_share(demands: list[float]) -> None:
+    """One served per tick; each tenant asks for `demand` calls per tick, at regular times."""
+    line, wanted, ticks = Line(), dict.fromkeys("abcdef"[: len(demands)], 0.0), 3_000
+    served = dict.fromkeys(wanted, 0)
+    for tick in range(ticks):
+        line.now = 0.05 * tick
+        for tenant, demand in zip(wanted, demands, strict=True):
+            wanted[tenant] += demand
+            if wanted[tenant] >= 1.0 and line.fair.waiting(tenant) < 50:
+                line.push(tenant, int(wanted[tenant]))
+            wanted[tenant] %= 1.0
+        if len(line.fair):
+            served[line.serve().split("-")[0]] += 1
+    fair = max_min(dict(zip(wanted, demands, strict=True)), 1.0)
+    for tenant, part in fair.items():
+        assert served[tenant] / ticks == pytest.approx(part, abs=0.03)
