@@ -32,7 +32,9 @@ class Views:
 
     def on_event(self, event: Event, now: float) -> None:
         """Keep the moves of the limits; everything else is read at the moment of asking."""
-        if isinstance(event, LimitChanged) and event.change.reason is not Reason.HOLD:
+        if not isinstance(event, LimitChanged) or event.change.reason is Reason.HOLD:
+            return
+        if event.change.limit != event.previous:  # a bound that holds it in place is no move
             kept = self._changes.setdefault(event.pool, deque(maxlen=CHANGES_KEPT))
             kept.appendleft((now, event.previous, event.change))
 

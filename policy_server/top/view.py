@@ -144,11 +144,16 @@ def _server(status: Json) -> Iterator[RenderableType]:
     yield Text()
     yield Text("Envoys: ", SOFT).append("; ".join(envoys) or "none seen yet", "not dim")
     for title in ("jobs", "journal"):
-        facts = [
-            f"{name.replace('_', ' ')} {value}" for name, value in (status.get(title) or {}).items()
-        ]
-        if facts:
-            yield Text(f"{title.capitalize()}: ", SOFT).append(", ".join(facts), "not dim")
+        facts = (status.get(title) or {}).items()
+        said = [f"{name.replace('_', ' ')} {_said(v)}" for name, v in facts if v is not None]
+        if said:
+            yield Text(f"{title.capitalize()}: ", SOFT).append(", ".join(said), "not dim")
+
+
+def _said(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value) if isinstance(value, (int, float)) else plain(str(value))
 
 
 def _most(counts: Mapping[str, int]) -> list[tuple[str, int]]:

@@ -237,8 +237,8 @@ function serverBlocks(status) {
   const nodes = status.nodes.map((n) => [n.node || "(unnamed)", number(n.leases),
     known(n.log_age_s) ? `${seconds(n.log_age_s)} ago` : "never"]);
   const said = { number, boolean: (yes) => (yes ? "yes" : "no") };
-  const facts = (of) => Object.entries(of ?? {}).map(([name, value]) =>
-    [words(name), (said[typeof value] ?? String)(value ?? "–")]);
+  const facts = (of) => Object.entries(of ?? {}).filter(([, value]) => known(value))
+    .map(([name, value]) => [words(name), (said[typeof value] ?? String)(value)]);
   return [
     block("Envoys", ["", "leases", "last log"], nodes, "none seen yet", "names"),
     block("Jobs", [], facts(status.jobs), "not accepted here"),

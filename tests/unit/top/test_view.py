@@ -51,13 +51,15 @@ def test_under_overload_it_says_who_waits_who_is_shed_and_why() -> None:
 
 
 def test_what_has_not_happened_is_said_not_left_blank() -> None:
-    text = shown(PoolView("chat", 4.0, 0, 0), journal={"kind": "memory"})
+    text = shown(
+        PoolView("chat", 4.0, 0, 0), journal={"kind": "memory", "healthy": True, "error": None}
+    )
     assert "no request has come yet" in text
     assert "nobody has come back yet" in text
     assert "tenants waiting: none" in text
     assert "limit: fixed" in text
     assert "Envoys: none seen yet" in text
-    assert "Journal: kind memory" in text
+    assert "Journal: kind memory, healthy yes\n" in text
     assert "Jobs" not in text
 
 
