@@ -53,6 +53,8 @@ def _pools(snapshot: Snapshot) -> Iterator[RenderableType]:
 
 def _verdict(pool: Json) -> Text:
     shed = sum(pool["rates"].get("sheds", {}).values())
+    if pool.get("backends", {}).get("ready") == 0:
+        return Text("no backend is ready", BAD)
     if shed:
         return Text(f"shedding {per_second(shed)}", BAD)
     if sum(pool["waiting"].values()):

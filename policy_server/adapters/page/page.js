@@ -143,6 +143,8 @@ const rate = (pool, kind, matches) => (pool.rates[kind] === undefined ? null : s
 
 function verdict(pool) {
   const waiting = sum(pool.waiting), shed = sum(pool.rates.sheds);
+  if (pool.backends?.ready === 0)
+    return el("span", { class: "state bad" }, "no backend is ready");
   if (shed) return el("span", { class: "state bad" }, `shedding ${perSecond(shed)}`);
   if (waiting) return el("span", { class: "state warn" }, "queueing, nothing is shed");
   if (!sum(pool.outcomes)) return el("span", { class: "state" }, "no request has come yet");
@@ -192,8 +194,9 @@ function returns(pool) {
     "nobody has come back yet");
 }
 function signals(pool) {
-  const s = pool.signals;
+  const s = pool.signals, ready = pool.backends?.ready;
   return block("Signals", [], [
+    ...(known(ready) ? [["backends ready", number(ready)]] : []),
     ["drain", perSecond(s.drain_rate)],
     ["time per token", seconds(s.tpot_s)],
     ["… of an idle engine", seconds(s.tpot_unloaded_s)],

@@ -63,6 +63,11 @@ def test_what_has_not_happened_is_said_not_left_blank() -> None:
     assert "Jobs" not in text
 
 
+def test_a_pool_without_a_ready_backend_says_so_before_anything_else() -> None:
+    assert "chat  no backend is ready" in shown(busy(backends_ready=0), counts=COUNTS)
+    assert "no backend" not in shown(busy(backends_ready=1), counts=COUNTS)
+
+
 def test_trouble_stands_first() -> None:
     text = shown(busy(), "it is gone", warnings=("the disk is full",), not_ready="draining")
     said = ["not ready: draining", "it is gone", "! the disk is full", "shedding"]
