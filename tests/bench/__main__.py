@@ -34,6 +34,7 @@ from tests.bench import (
     held,
     observer,
     overload,
+    pulse,
     returns,
     startup,
     tenants,
@@ -169,6 +170,11 @@ def _sustained(options: argparse.Namespace) -> Run:
     return lambda directory: returns.sustained(plan, directory, say)
 
 
+def _pulse(options: argparse.Namespace) -> Run:
+    plan = pulse.Pulse(**_given(kinds=options.kind, seconds=options.seconds, seed=options.seed))
+    return lambda directory: pulse.run(plan, directory, say)
+
+
 RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "overload": _overload,
     "wirings": _wirings,
@@ -182,6 +188,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "tenants": _tenants,
     "returns": _returns,
     "sustained": _sustained,
+    "pulse": _pulse,
 }
 
 
@@ -208,7 +215,10 @@ def _arguments(argv: list[str]) -> argparse.Namespace:
     group.add_argument("--told", type=_several(str), help=f"returns: {', '.join(returns.ALL_TOLD)}")
     group.add_argument("--count", type=int, help="held at once (held)")
     group.add_argument(
-        "--kind", type=_several(str), help=f"held: {', '.join(held.KINDS)}; adapt: streamed, whole"
+        "--kind",
+        type=_several(str),
+        help=f"held: {', '.join(held.KINDS)}; adapt: streamed, whole; "
+        f"pulse: {', '.join(pulse.KINDS)}",
     )
     options = parser.parse_args(argv)
     for name in options.parts:
