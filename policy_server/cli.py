@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from policy_server import __version__
+from policy_server.jobs.command import jobs_app
 from policy_server.load.command import load_command
 from policy_server.load.warmup_command import warmup_command
 from policy_server.simulate.command import simulate_command
@@ -265,6 +266,7 @@ def _load_pools(path: Path | None) -> list[PoolParams]:
     return to_pool_params(load_config(path, os.environ))
 
 
+app.add_typer(jobs_app)
 app.command("simulate")(simulate_command(_load_pools))
 
 

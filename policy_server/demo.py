@@ -10,14 +10,13 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from policy_server.config import load_config
-from policy_server.processes import tied_to_us
+from policy_server.processes import free_port, tied_to_us
 
 COMMAND = (sys.executable, "-m", "policy_server.cli")
 EMULATOR_SLOTS = 16
@@ -49,7 +48,7 @@ async def _run(demo: Demo) -> int:
     backend = None
     upstreams = list(demo.upstreams)
     if not upstreams:
-        port = _free_port()
+        port = free_port()
         backend = await _start("backend", "--port", str(port), f"--max-num-seqs={EMULATOR_SLOTS}")
         if not await _first_line(backend):
             return await backend.wait()
@@ -151,10 +150,3 @@ async def _start(*arguments: str) -> asyncio.subprocess.Process:
 async def _first_line(process: asyncio.subprocess.Process) -> bytes:
     assert process.stdout is not None
     return await process.stdout.readline()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -139,14 +139,6 @@ class Driver:
         now = self.clock()
         self._emit(self.admission.cancel(uid, now), now)
 
-    def pause_jobs(self, pool: str, paused: bool) -> None:
-        """Let no job of this pool go, or let them go again."""
-        if self.closing.is_set():
-            return
-        self.admission.pause_jobs(pool, paused)
-        now = self.clock()
-        self._emit(self.admission.pump(now), now)
-
     def leased(self, uid: str) -> Admitted | None:
         """The admission of whoever holds a lease under this uid."""
         lease = self.admission.lease(uid)

@@ -34,6 +34,14 @@ def port_taken(host: str, port: int) -> bool:
     return False
 
 
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 def first_taken(ports: Mapping[str, tuple[str, int]]) -> str | None:
     """The first label whose host and port is taken, or asked for twice."""
     seen: set[int] = set()

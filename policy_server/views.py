@@ -10,7 +10,7 @@ from policy_server.core.admission import Admission
 from policy_server.core.events import Event, LimitChanged
 from policy_server.core.limit.base import Change, Reason
 from policy_server.core.pool import Pool
-from policy_server.core.request import PRIORITIES
+from policy_server.core.request import PRIORITIES, Kind
 from policy_server.telemetry.views import ChangeView, NodeView, PoolView, ScrapeView, TenantView
 
 CHANGES_KEPT = 20
@@ -48,7 +48,8 @@ class Views:
         leases: Counter[str] = Counter()
         for pool in self._admission.pools():
             heard.update(pool.leases.nodes())
-            leases.update(lease.request.node for lease in pool.leases)
+            held = (x.request for x in pool.leases if x.request.kind is Kind.HELD)
+            leases.update(request.node for request in held)
         return [
             NodeView(node, leases[node], now - heard[node] if node in heard else None)
             for node in sorted(heard.keys() | leases.keys())
@@ -63,6 +64,7 @@ class Views:
             inflight_seats=pool.leases.seats,
             inflight_requests=len(pool.leases),
             waiting=dict(zip(PRIORITIES, pool.room.counts(), strict=True)),
+            jobs_waiting=dict(zip(PRIORITIES, pool.jobs.counts(), strict=True)),
             waiting_by_tenant=_top_tenants(pool),
             held_by_tenant=pool.room.tenants(),
             tenants=_tenants(pool),

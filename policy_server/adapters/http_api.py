@@ -23,7 +23,7 @@ from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from policy_server.adapters.admin_token import AdminToken, AdminTokenError
-from policy_server.adapters.jobs_api import REPLAYED, JobsApi
+from policy_server.adapters.jobs_api import JobsApi, Replayed
 from policy_server.adapters.status_page import load_page
 
 PROBES = frozenset({"/healthz", "/readyz"})
@@ -109,7 +109,7 @@ async def _common_headers(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException as error:  # 404, 405: aiohttp raises its answers
         error.headers.update(COMMON_HEADERS)
         raise
-    if not response.prepared and REPLAYED not in response:
+    if not response.prepared and not isinstance(response, Replayed):
         response.headers.update(COMMON_HEADERS)
     return response
 

@@ -37,8 +37,6 @@ DEFAULT_LISTED = 100
 POLL_AFTER_S = 2
 _NOT_OURS = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive"})
 _NO_BODY = frozenset({204, 304})
-REPLAYED = "policy.replayed"
-"""Marks an answer that is somebody else's: nothing is added to its headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,16 +190,18 @@ def event_bytes(event: JobEvent) -> bytes:
     return text.encode()
 
 
-def replayed(answer: Answer) -> web.Response:
+class Replayed(web.Response):
+    """An answer that is somebody else's: nothing is added to its headers."""
+
+
+def replayed(answer: Answer) -> Replayed:
     """The stored answer, as if the model server gave it now."""
     headers: CIMultiDict[str] = CIMultiDict()
     for name, value in answer.headers:
         if name not in _NOT_OURS:
             headers.add(name, value)
     body = None if answer.status in _NO_BODY else answer.body
-    response = web.Response(status=answer.status, body=body, headers=headers)
-    response[REPLAYED] = True
-    return response
+    return Replayed(status=answer.status, body=body, headers=headers)
 
 
 def _json(document: Mapping[str, object], headers: Mapping[str, str] | None = None) -> web.Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +13,31 @@ from policy_server.adapters.rules import rules_of
 from policy_server.config import Config, ConfigError
 from policy_server.config_jobs import caller_mark, takes_jobs
 from policy_server.driver import Driver
+from policy_server.envoy_config.options import Wiring
 from policy_server.jobs.addresses import AllowList
-from policy_server.jobs.service import JobRules, Jobs, Webhooks
+from policy_server.jobs.service import JobRules, Jobs, Via, Webhooks
 from policy_server.jobs.vault import Vault, VaultError, load_key
 from policy_server.jobs.webhooks import Hooks, WebhookSender
-from policy_server.journal.jobs import JobState, JobStore
+from policy_server.journal.jobs import JobStore
+from policy_server.journal.jobs_memory import MemoryJobs
+from policy_server.journal.port import Journal
+from policy_server.journal.sqlite.jobs import SqliteJobs
+from policy_server.journal.sqlite.journal import SqliteJournal
 
 
 class JobParts:
     """Jobs, their webhooks and their API, wired. `config` may be replaced with `use`."""
 
-    def __init__(self, config: Config, driver: Driver, store: JobStore, vault: Vault) -> None:
+    def __init__(
+        self, config: Config, driver: Driver, store: JobStore, vault: Vault, wiring: Wiring
+    ) -> None:
         self._config = config
         self.webhooks = WebhookSender(store, _hooks(config))
         self.jobs = Jobs(
             driver,
             store,
             vault,
-            str(config.jobs.via),
+            Via(str(config.jobs.via), observable=wiring != "authz"),
             _rules(config),
             Webhooks(self.webhooks.allowed, self.webhooks.wake),
         )
@@ -47,9 +54,10 @@ class JobParts:
         self.jobs.rules = _rules(config)
         self.webhooks.use(_hooks(config))
 
-    def counts(self) -> Mapping[JobState, int]:
-        """Jobs by state."""
-        return self.jobs.counts()
+    def view(self) -> dict[str, object]:
+        """The section of `/statusz`."""
+        counts: dict[str, object] = {s.value: n for s, n in self.jobs.counts().items()}
+        return {**counts, "via": str(self._config.jobs.via)}
 
     def work(self) -> list[Coroutine[Any, Any, None]]:
         """What runs beside the server, to be run as tasks."""
@@ -57,7 +65,7 @@ class JobParts:
 
 
 def build_jobs(
-    config: Config, driver: Driver, store: JobStore, data_dir: Path | None
+    config: Config, driver: Driver, data_dir: Path | None, wiring: Wiring
 ) -> JobParts | None:
     """The parts, None when there are no jobs. Raises ConfigError when the key is of no use."""
     if not takes_jobs(config):
@@ -68,7 +76,12 @@ def build_jobs(
         raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
-    return JobParts(config, driver, store, Vault(key))
+    return JobParts(config, driver, _beside(driver.journal), Vault(key), wiring)
+
+
+def _beside(journal: Journal) -> JobStore:
+    """The store of jobs in the journal's file; in memory where the journal is."""
+    return SqliteJobs(journal.store) if isinstance(journal, SqliteJournal) else MemoryJobs()
 
 
 def _rules(config: Config) -> JobRules:

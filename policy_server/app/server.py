@@ -51,7 +51,6 @@ from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
 from policy_server.journal.boot import this_boot
-from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.restore import revive
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
@@ -59,6 +58,7 @@ from policy_server.signals.scrape import Page, Scraper, spread
 from policy_server.telemetry.blind_spots import BlindSpots
 from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.history import History
+from policy_server.telemetry.jobs_metrics import JobsGauge
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import configure_logging, get_logger
 from policy_server.telemetry.metrics import Metrics
@@ -113,8 +113,9 @@ class PolicyServer:
         hooks = Hooks(self.metrics.observe_decision, self._guard.arrived, self.driver.request_ids)
         self._office = TicketOffice(data_dir, time.time(), self.metrics.count_ticket)
         self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
-        self.jobs = build_jobs(config, self.driver, MemoryJobs(), data_dir)
-        self.desk.jobs = self.jobs.jobs if self.jobs is not None else None
+        self.jobs = build_jobs(config, self.driver, data_dir, wiring)
+        jobs = self.desk.jobs = self.jobs.jobs if self.jobs is not None else None
+        JobsGauge(self.metrics.registry, jobs.counts if jobs is not None else dict)
         self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
         self.grpc = self._build_grpc()
@@ -321,12 +322,14 @@ class PolicyServer:
             pools=pools,
             nodes=self._views.nodes(now),
             journal=self._kept.view(),
-            warnings=[
-                *filter(None, (self._reload_error, self._office.problem, self._kept.warning())),
-                *self._blind(now),
-                *self._backends.problems(),
-            ],
+            jobs=self.jobs.view() if self.jobs is not None else None,
+            warnings=[*self._problems(), *self._blind(now), *self._backends.problems()],
         )
+
+    def _problems(self) -> list[str]:
+        jobs = self.jobs.jobs.problem if self.jobs is not None else None
+        said = (self._reload_error, self._office.problem, self._kept.warning(), jobs)
+        return [problem for problem in said if problem is not None]
 
     def _blind(self, now: float) -> list[str]:
         asked = self._services.authz.last_asked is not None

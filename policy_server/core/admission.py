@@ -121,19 +121,14 @@ class Admission:
         first = next(iter(self._pools.values()))
         for job in jobs:
             pool = self._pools.get(job.pool, first)
-            pool.restore_jobs([job if pool is not first else replace(job, pool=pool.params.name)])
+            name = pool.params.name
+            pool.lines.restore_job(job if job.pool == name else replace(job, pool=name))
             self._where[job.uid] = pool
 
     def hold_jobs(self) -> None:
         """Let no job go from here on; they wait for the next process."""
         for pool in self._pools.values():
             pool.lines.jobs_held = True
-
-    def pause_jobs(self, pool: str, paused: bool) -> None:
-        """Let no job of this pool go until it is told otherwise."""
-        known = self._pools.get(pool)
-        if known is not None:
-            known.lines.jobs_held = paused or known.draining
 
     def lease(self, uid: str) -> Lease | None:
         """The lease of `uid`, if it holds one."""

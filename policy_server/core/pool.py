@@ -13,7 +13,7 @@ Owner: `Admission`; one writer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 
 from policy_server.core.events import (
@@ -147,6 +147,7 @@ class Pool:
             return [self._grant(request, now, queued=False)]
         self.feedback.note_waiting()
         self.jobs.push(request)
+        self._ration(now)
         return [Waiting(request, None)]
 
     def _repeat(self, lease: Lease, now: float) -> Event:
@@ -244,12 +245,6 @@ class Pool:
     def _charge(self, request: Request, tokens: float, now: float) -> None:
         line = self.jobs if request.kind is Kind.JOB else self.room
         line.charge(request, tokens, now)
-
-    def restore_jobs(self, jobs: Iterable[Request]) -> None:
-        """Jobs that waited before a restart, in order; a `pump` lets the first ones go."""
-        for job in jobs:
-            if job.uid not in self.jobs:
-                self.jobs.push(job)
 
     def knows(self, uid: str) -> bool:
         """Whether `uid` waits here or holds a lease."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from policy_server.config import Config, ConfigError, load_config, split_host_port
 from policy_server.config_check import check_files, check_pair
+from policy_server.config_jobs import jobs_port
 from policy_server.envoy_config.command import ANY_HOSTS
 from policy_server.envoy_config.options import (
     DEFAULT_CA_FILE,
@@ -20,7 +21,7 @@ from policy_server.envoy_config.options import (
     Wiring,
 )
 from policy_server.gateway import accepted
-from policy_server.processes import find_envoy, first_taken
+from policy_server.processes import find_envoy, first_taken, free_port
 
 CA_FILES = (
     DEFAULT_CA_FILE,  # Debian, Ubuntu, Alpine
@@ -124,6 +125,8 @@ def _overrides(flags: Flags, config: Config) -> dict[str, str]:
         if port is not None:
             host, _ = split_host_port(address)
             overrides[key] = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    if config.jobs.enabled and config.jobs.via is None:
+        overrides["POLICY_JOBS__VIA"] = f"http://127.0.0.1:{free_port()}"
     return overrides
 
 
@@ -173,6 +176,8 @@ def _check_ports(flags: Flags, config: Config) -> None:
         "--http-port": split_host_port(config.server.http),
         "--envoy-admin-port": ("127.0.0.1", flags.admin_port),
     }
+    if (port := jobs_port(config)) is not None:
+        ports["jobs.via"] = ("127.0.0.1", port)
     taken = first_taken(ports)
     if taken is None:
         return

@@ -5,9 +5,7 @@
              and gives the lease back when the answer is there
     again    in line at once or after a pause, where its arrival puts it
 
-The lease is this process's own: no access log is needed to end it, and `beat` keeps it alive. When
-no model server can be reached, the jobs of the pool pause for a moment, so that a backlog does not
-hammer at a closed door.
+The lease is this process's own: no access log is needed to end it, and `beat` keeps it alive.
 """
 
 from __future__ import annotations
@@ -34,7 +32,6 @@ from policy_server.journal.jobs import Answer, Ending, Job, JobRequest, JobState
 from policy_server.journal.port import JournalError, JournalUnavailableError
 
 BEAT_S = 5.0
-CLOSED_DOOR_S = 1.0
 RETRY_STORE_S = 1.0
 UNREACHED = Completion(status=503)
 CLIENT_GONE = Completion(status=0, client_gone=True)
@@ -76,11 +73,13 @@ class _Run:
 class Dispatcher:
     """Owns the jobs between their acceptance and their end. Use it on the driver's event loop."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: Tools, *, observable: bool = True) -> None:
+        self.problem: str | None = None
+        """Why nothing could be sent when it was tried last, for people."""
         self._t = tools
+        self._observable = observable
         self._runs: dict[str, _Run] = {}
         self._pauses: dict[str, asyncio.TimerHandle] = {}
-        self._doors: dict[str, asyncio.TimerHandle] = {}
         self._stopping = False
         tools.driver.listen(self._on_event)
 
@@ -143,6 +142,7 @@ class Dispatcher:
             model=sys.intern(job.model),
             path=sys.intern(job.path.partition("?")[0]),
             streamed=job.streamed,
+            observable=self._observable,
             node="jobs",
         )
 
@@ -223,13 +223,17 @@ class Dispatcher:
             content.body,
         )
         try:
-            return _answered(await t.sender.send(parcel))
+            delivery = await t.sender.send(parcel)
+            self.problem = None
+            return _answered(delivery)
         except TooLargeError:
             detail = "the answer is larger than 64 MiB"
             ended = Ending(job.id, JobState.FAILED, t.wall_clock(), detail)
             return _over(ended, Completion(status=200))
         except (aiohttp.ClientError, OSError) as error:
             detail = f"no answer: {type(error).__name__}"
+            if isinstance(error, aiohttp.ClientConnectorError):
+                self.problem = f"jobs can't be sent through jobs.via: {error}; is Envoy there?"
             return _Outcome(Attempt(None, {}, detail), UNREACHED)
 
     async def _go_on(self, job: Job, outcome: _Outcome) -> None:
@@ -239,8 +243,6 @@ class Dispatcher:
         failures = job.failures + failed(attempt.status)
         standing = Standing(failures, job.attempt + 1, now, job.expires_at)
         following = judge(attempt, standing, random.random())
-        if attempt.status is None and outcome.final is None:
-            self._shut_the_door(job.pool)
         if outcome.final is not None:
             await self._end(outcome.final)
         elif following.state is not None:
@@ -275,19 +277,7 @@ class Dispatcher:
             except JournalError:
                 return
 
-    # -- closed doors, signs of life, the end ---------------------------------------------------
-
-    def _shut_the_door(self, pool: str) -> None:
-        """No model server could be reached: let the jobs of this pool pause."""
-        if pool not in self._doors and not self._stopping:
-            self._t.driver.pause_jobs(pool, True)
-            loop = asyncio.get_running_loop()
-            self._doors[pool] = loop.call_later(CLOSED_DOOR_S, self._open_the_door, pool)
-
-    def _open_the_door(self, pool: str) -> None:
-        self._doors.pop(pool, None)
-        if not self._stopping:
-            self._t.driver.pause_jobs(pool, False)
+    # -- signs of life, the end -----------------------------------------------------------------
 
     async def beat(self) -> None:
         """Keep the leases of what is on its way. Run as a task."""
@@ -299,7 +289,7 @@ class Dispatcher:
     async def stop(self) -> None:
         """Break off what is on its way: it is in the store, and runs again in the next process."""
         self._stopping = True
-        for handle in (*self._pauses.values(), *self._doors.values()):
+        for handle in self._pauses.values():
             handle.cancel()
         tasks = [run.task for run in self._runs.values() if run.task is not None]
         for task in tasks:

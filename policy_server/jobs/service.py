@@ -9,6 +9,7 @@ sweep    what is overdue expires, what is old is forgotten
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import secrets
 import time
@@ -56,6 +57,15 @@ class JobRules:
 
 
 @dataclass(frozen=True, slots=True)
+class Via:
+    """How jobs are sent: through the Envoy at `url`, which can show their answers to the observer
+    or not."""
+
+    url: str
+    observable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Webhooks:
     """What the service needs of webhooks. `allowed(url, tenant)`: whether it may be called."""
 
@@ -71,7 +81,7 @@ class Jobs:
         driver: Driver,
         store: JobStore,
         vault: Vault,
-        via: str,
+        via: Via,
         rules: JobRules | None = None,
         webhooks: Webhooks | None = None,
     ) -> None:
@@ -81,8 +91,11 @@ class Jobs:
         self._webhooks = webhooks or Webhooks()
         self._passports = Passports()
         self._watchers = Watchers()
+        self._restored = False
+        self._taken_up: set[str] = set()
         self._dispatcher = Dispatcher(
-            Tools(driver, store, Sender(via), vault, self._passports, self._noted, self.end)
+            Tools(driver, store, Sender(via.url), vault, self._passports, self._noted, self.end),
+            observable=via.observable,
         )
 
     @property
@@ -94,6 +107,8 @@ class Jobs:
 
     async def accept(self, submission: Submission) -> Accepted | JobRefusal:
         """Write the job down and get it in line; the answer may then be 202."""
+        if not self._restored:
+            return JobRefusal.UNAVAILABLE  # what is there already comes first
         now = time.time()
         expires_at = min(now + self.rules.queue_ttl_s, runs_out_at(submission.headers))
         if expires_at <= now:
@@ -154,6 +169,11 @@ class Jobs:
         """What the model server answered."""
         return await self._store.answer(job_id)
 
+    @property
+    def problem(self) -> str | None:
+        """What keeps jobs from going, for people; None = nothing."""
+        return self._dispatcher.problem
+
     def counts(self) -> Mapping[JobState, int]:
         """Jobs that are kept, by state."""
         return self._store.counts()
@@ -202,14 +222,25 @@ class Jobs:
 
     # -- life -----------------------------------------------------------------------------------
 
-    async def restore(self) -> int:
-        """Take up what an earlier process left; how many jobs."""
-        count = 0
-        async for batch in self._store.unfinished():
-            self._dispatcher.restore(list(batch))
-            count += len(batch)
-            await asyncio.sleep(0)
-        return count
+    async def restore(self) -> bool:
+        """Take up what an earlier process left; whether the store could say what that is."""
+        if self._restored:
+            return True
+        gc.disable()  # many objects that stay: nothing to find among them
+        try:
+            await self._store.load()
+            async for batch in self._store.unfinished():
+                new = [job for job in batch if job.id not in self._taken_up]
+                self._taken_up.update(job.id for job in new)
+                self._dispatcher.restore(new)
+                await asyncio.sleep(0)
+        except JournalUnavailableError:
+            return False
+        finally:
+            gc.enable()
+        self._taken_up.clear()
+        self._restored = True
+        return True
 
     async def beat(self) -> None:
         """Keep the leases of what is on its way. Run as a task."""
@@ -220,6 +251,8 @@ class Jobs:
         turn = 0
         while True:
             await asyncio.sleep(SWEEP_S)
+            if not await self.restore():
+                continue
             turn += 1
             try:
                 await self.sweep_once(time.time(), purge=turn % PURGE_EVERY == 0)

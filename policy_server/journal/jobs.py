@@ -192,6 +192,10 @@ class DueWebhook:
 class JobStore(Protocol):
     """Keeps jobs. One process owns it at a time; all methods are called on one event loop."""
 
+    async def load(self) -> None:
+        """Take stock; once, before anything else."""
+        ...
+
     async def accept(self, new: NewJob) -> Accepted:
         """Keep a job, or find the one that has its key or its uid. Raises `KeyClashError`."""
         ...

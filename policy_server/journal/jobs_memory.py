@@ -50,6 +50,9 @@ class MemoryJobs:
         self._names: dict[tuple[str, str], str] = {}
         self._counts = dict.fromkeys(JobState, 0)
 
+    async def load(self) -> None:
+        """See `JobStore`."""
+
     async def accept(self, new: NewJob) -> Accepted:
         """See `JobStore`."""
         by_uid = ("", new.uid)

@@ -105,4 +105,9 @@ JOURNAL_RECORDS = MetricId(
     "disk yet).",
     ("state",),
 )
+JOBS = MetricId(
+    "policy_jobs",
+    "Jobs that are kept: queued, dispatched, done, failed, cancelled, expired.",
+    ("state",),
+)
 BUILD_INFO = MetricId("policy_build_info", "Always 1; the version is a label.", ("version",))

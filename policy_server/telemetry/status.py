@@ -46,6 +46,7 @@ def status_document(server: ServerView, totals: Totals) -> dict[str, object]:
         ],
         "loop": {"lag_ms": round(server.loop_lag_s * 1000, 1), "lagging": server.lagging},
         "journal": dict(server.journal),
+        "jobs": None if server.jobs is None else dict(server.jobs),
     }
 
 
@@ -108,6 +109,7 @@ def _pool(pool: PoolView, totals: Mapping[str, Mapping[str, int]]) -> dict[str, 
         "limit_max": pool.limit_max,
         "inflight": {"seats": pool.inflight_seats, "requests": pool.inflight_requests},
         "waiting": {p.name: pool.waiting.get(p, 0) for p in PRIORITIES},
+        "jobs_waiting": {p.name: pool.jobs_waiting.get(p, 0) for p in PRIORITIES},
         "waiting_by_tenant": dict(pool.waiting_by_tenant),
         "tenants": {
             name: {

@@ -49,6 +49,7 @@ class PoolView:
 
     limit, limit_min, limit_max, inflight_seats   seats; everything else counts requests
     waiting             held requests in the room by class
+    jobs_waiting        jobs in line by class
     waiting_by_tenant   the tenants with most waiting (bounded by whoever fills it)
     held_by_tenant      held requests of every tenant that waits; not for showing
     tenants             those with most waiting or in flight (bounded by whoever fills it)
@@ -97,6 +98,7 @@ class PoolView:
     holding: bool = False
     ramp: float = 1.0
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    jobs_waiting: Mapping[Priority, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,4 +123,5 @@ class ServerView:
     pools: Sequence[PoolView] = ()
     nodes: Sequence[NodeView] = ()
     journal: Mapping[str, str | float | None] = field(default_factory=dict)
+    jobs: Mapping[str, object] | None = None
     warnings: Sequence[str] = ()

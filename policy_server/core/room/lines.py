@@ -45,6 +45,11 @@ class Lines:
     def __contains__(self, uid: str) -> bool:
         return uid in self.room or uid in self.jobs
 
+    def restore_job(self, job: Request) -> None:
+        """A job that waited before a restart; a `pump` lets the first ones go."""
+        if job.uid not in self.jobs:
+            self.jobs.push(job)
+
     def waiting(self) -> list[int]:
         """Lines with someone who may go, most important first; none while no back end is ready."""
         if self._ramp.closed:

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 from policy_server.journal.port import JournalTooNewError, JournalUnavailableError
+from policy_server.journal.sqlite.jobs_schema import JOBS
 from policy_server.journal.sqlite.trouble import NotOursError, explained
 
 APPLICATION_ID = 0x504C4359  # "PLCY"
@@ -29,6 +30,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         ),
         "CREATE TABLE learned (pool TEXT PRIMARY KEY, numbers TEXT NOT NULL) WITHOUT ROWID",
     ),
+    JOBS,
 )
 """One tuple of statements per version; a released one never changes, a change is a new one."""
 

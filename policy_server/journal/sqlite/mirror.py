@@ -34,11 +34,11 @@ class Mirror(Generic[V]):
         self._to_text = to_text
         self._from_text = from_text
         self._insert = (
-            f"INSERT OR REPLACE INTO {table} (key, doc) SELECT json_extract(value, '$[0]'),"  # noqa: S608
+            f"INSERT OR REPLACE INTO {table} (key, doc) SELECT json_extract(value, '$[0]'),"
             " json_extract(value, '$[1]') FROM json_each(?)"
         )
-        self._delete = f"DELETE FROM {table} WHERE key IN (SELECT value FROM json_each(?))"  # noqa: S608
-        self._select = f"SELECT key, doc FROM {table} ORDER BY seq"  # noqa: S608
+        self._delete = f"DELETE FROM {table} WHERE key IN (SELECT value FROM json_each(?))"
+        self._select = f"SELECT key, doc FROM {table} ORDER BY seq"
         self._rows: dict[str, V] = {}
         self._changes: dict[str, V | None] = {}
         self._writing: dict[str, V | None] = {}

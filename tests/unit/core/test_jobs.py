@@ -7,7 +7,19 @@ from policy_server.core.events import Admitted, Cancelled, LeaseEnded, Shed, Wai
 from policy_server.core.outcome import ShedReason
 from policy_server.core.params import RoomParams
 from policy_server.core.request import JOBS, Kind, Priority, Request
-from tests.support.core_builders import OK, P0, P1, P2, admission, only, pool_params, request, uids
+from tests.support.core_builders import (
+    OK,
+    P0,
+    P1,
+    P2,
+    UPSTREAM_503,
+    admission,
+    only,
+    pool_params,
+    request,
+    run_timers,
+    uids,
+)
 
 
 def job(uid: str, priority: Priority = P1, at: float = 0.0) -> Request:
@@ -133,3 +145,11 @@ def with_busy() -> Admission:
     gate = with_jobs(1.0, 0)
     gate.submit(request("busy"), 0.0)
     return gate
+
+
+def test_a_job_that_waits_for_a_cooling_slot_goes_by_itself() -> None:
+    gate = with_jobs(1.0, 1)
+    gate.complete("j0", UPSTREAM_503, 0.1)
+    gate.submit(job("again"), 0.1)
+    assert gate.jobs_waiting() == 1
+    assert uids(only(Admitted, run_timers(gate, 0.1, 5.0))) == ["again"]

@@ -1,0 +1,201 @@
+"""`policy-server jobs …`: hand a job in, list, look, cancel, over the HTTP API.
+
+At the gateway a caller sees the jobs of its tenant; at the policy server's own HTTP port
+(`server.http`) the operator sees all.
+"""
+
+# ruff: noqa: PLC0415 - what runs is imported when it runs, so that --help stays fast
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+GATEWAY = "http://127.0.0.1:10000"
+OPERATOR = "http://127.0.0.1:9003"
+CHAT = "/v1/chat/completions"
+TIMEOUT_S = 120.0
+TABLE_WIDTH = 140  # of a table that goes into a file or a pipe
+
+jobs_app = typer.Typer(
+    name="jobs", help="Hand in, list, show and cancel jobs.", no_args_is_help=True
+)
+
+Url = Annotated[
+    str, typer.Option("--url", help="The gateway, or server.http for the jobs of all tenants.")
+]
+Tenant = Annotated[str, typer.Option("--tenant", help="Sent as x-tenant-id.")]
+Header = Annotated[
+    list[str] | None, typer.Option("--header", help="NAME: VALUE to send; may be repeated.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="The admin token, for server.http.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+JobId = Annotated[str, typer.Argument(help="The job's id.", metavar="ID")]
+
+
+class JobsError(OSError):
+    """The server could not be reached, or says no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def document(self) -> dict[str, Any]:
+        """The JSON in it; `JobsError` when the server refuses or talks of something else."""
+        try:
+            document = json.loads(self.body)
+        except ValueError:
+            document = None
+        if self.status >= 400 or not isinstance(document, dict):
+            raise JobsError(
+                f"{self.status}: {_reason(document) or self.body[:200].decode('latin-1')}"
+            )
+        return document
+
+
+@jobs_app.command()
+def submit(
+    data: Annotated[str, typer.Option("--data", help="The body: text, @FILE, or - for stdin.")],
+    url: Url = GATEWAY,
+    path: Annotated[str, typer.Option("--path", help="Where the request goes.")] = CHAT,
+    tenant: Tenant = "",
+    header: Header = None,
+    key: Annotated[str, typer.Option("--key", help="Idempotency key.")] = "",
+    webhook: Annotated[str, typer.Option("--webhook", help="URL to call at the end.")] = "",
+) -> None:
+    """Hand a job in; prints its id."""
+    headers = {
+        "content-type": "application/json",
+        **_headers(tenant, header, None),
+        "prefer": "respond-async",
+    }
+    if key:
+        headers["idempotency-key"] = key
+    if webhook:
+        headers["x-webhook-url"] = webhook
+    reply = _ask("POST", url + path, headers, _body(data))
+    document = reply.document()
+    if reply.status != 202:
+        raise JobsError(f"{url} answered {reply.status} at once: it takes no jobs (jobs.via)")
+    print(document["id"])
+
+
+@jobs_app.command()
+def ls(
+    url: Url = OPERATOR,
+    tenant: Tenant = "",
+    header: Header = None,
+    token_file: TokenFile = None,
+    limit: Annotated[int, typer.Option("--limit", help="How many, newest first.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List the newest jobs."""
+    headers = _headers(tenant, header, token_file)
+    jobs = _ask("GET", f"{url}/policy/jobs?limit={limit}", headers).document()["jobs"]
+    if as_json:
+        print(json.dumps(jobs, indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("id", "status", "class", "tenant", "path", "attempts", "answer", "detail")
+    for job in jobs:
+        told = (job["status"], job["class"], job["tenant"], job["path"], job["attempts"])
+        answer = job["response_status"] or ""
+        table.add_row(job["id"], *(str(x) for x in told), str(answer), job["detail"])
+    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
+
+
+@jobs_app.command()
+def show(
+    job_id: JobId,
+    url: Url = OPERATOR,
+    tenant: Tenant = "",
+    header: Header = None,
+    token_file: TokenFile = None,
+    response: Annotated[
+        bool, typer.Option("--response", help="The stored answer's body instead.")
+    ] = False,
+) -> None:
+    """Show where a job stands, or what it was answered."""
+    headers = _headers(tenant, header, token_file)
+    where = f"{url}/policy/jobs/{job_id}"
+    document = _ask("GET", where, headers).document()
+    if not response:
+        print(json.dumps(document, indent=1))
+        return
+    if document["response_status"] is None:
+        raise JobsError(f"job {job_id} is {document['status']}: there is no answer")
+    sys.stdout.buffer.write(_ask("GET", f"{where}/response", headers).body)
+    sys.stdout.buffer.flush()
+
+
+@jobs_app.command()
+def cancel(
+    job_id: JobId,
+    url: Url = OPERATOR,
+    tenant: Tenant = "",
+    header: Header = None,
+    token_file: TokenFile = None,
+) -> None:
+    """Cancel a job that has not ended."""
+    headers = _headers(tenant, header, token_file)
+    document = _ask("DELETE", f"{url}/policy/jobs/{job_id}", headers).document()
+    print(f"{document['id']} {document['status']}")
+
+
+def _ask(method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Reply:
+    return asyncio.run(_exchange(method, url, headers, body))
+
+
+async def _exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
+    import aiohttp
+
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
+            session.request(method, url, headers=headers, data=body) as answer,
+        ):
+            return Reply(answer.status, dict(answer.headers), await answer.read())
+    except (aiohttp.ClientError, TimeoutError, ValueError) as error:
+        raise JobsError(f"{url}: {error or type(error).__name__}") from None
+
+
+def _headers(tenant: str, header: list[str] | None, token_file: Path | None) -> dict[str, str]:
+    headers = {"x-tenant-id": tenant} if tenant else {}
+    for line in header or []:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise typer.BadParameter(f"{line!r} is no header; write NAME: VALUE")
+        headers[name.strip().lower()] = value.strip()
+    if token_file is not None:
+        headers["authorization"] = f"Bearer {token_file.read_text('utf-8').strip()}"
+    return headers
+
+
+def _body(data: str) -> bytes:
+    if data == "-":
+        return sys.stdin.buffer.read()
+    return Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
+
+
+def _reason(document: object) -> str:
+    if not isinstance(document, dict):
+        return ""
+    error = document.get("error")
+    text = document.get("detail") or (error.get("message") if isinstance(error, dict) else "")
+    return str(text or "")

@@ -1,0 +1,36 @@
+"""The tables of the jobs.
+
+    jobs           the record; small, so that looking through many is cheap
+    job_contents   what is sent, while it has not ended, and what came back
+    job_events     its history
+
+`seq` is the order of acceptance. The indexes: a key names one job; a tenant's newest; what is
+overdue; what ended long ago; which ends are to be told.
+"""
+
+OPEN = "state IN ('queued', 'dispatched')"
+"""Has not ended."""
+
+JOBS = (
+    "CREATE TABLE jobs (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,"
+    " tenant TEXT NOT NULL, idempotency_key TEXT, uid TEXT NOT NULL UNIQUE, digest BLOB NOT NULL,"
+    " pool TEXT NOT NULL, priority INTEGER NOT NULL, method TEXT NOT NULL, path TEXT NOT NULL,"
+    " created_at REAL NOT NULL, expires_at REAL NOT NULL, state TEXT NOT NULL,"
+    " changed_at REAL NOT NULL, attempt INTEGER NOT NULL, failures INTEGER NOT NULL,"
+    " not_before REAL NOT NULL, status INTEGER, detail TEXT NOT NULL, seats INTEGER NOT NULL,"
+    " prompt_tokens INTEGER NOT NULL, max_tokens INTEGER NOT NULL, model TEXT NOT NULL,"
+    " streamed INTEGER NOT NULL, body_bytes INTEGER NOT NULL, webhook TEXT NOT NULL,"
+    " webhook_at REAL, webhook_tries INTEGER NOT NULL DEFAULT 0)",
+    "CREATE UNIQUE INDEX jobs_key ON jobs (tenant, idempotency_key)"
+    " WHERE idempotency_key IS NOT NULL",
+    "CREATE INDEX jobs_tenant ON jobs (tenant, seq)",
+    f"CREATE INDEX jobs_open ON jobs (expires_at) WHERE {OPEN}",
+    f"CREATE INDEX jobs_ended ON jobs (changed_at) WHERE NOT {OPEN}",
+    "CREATE INDEX jobs_webhook ON jobs (webhook_at) WHERE webhook_at IS NOT NULL",
+    "CREATE TABLE job_contents (seq INTEGER PRIMARY KEY REFERENCES jobs (seq) ON DELETE CASCADE,"
+    " authority TEXT, headers TEXT, sealed BLOB, body BLOB,"
+    " answer_headers TEXT, answer_body BLOB)",
+    "CREATE TABLE job_events (job INTEGER NOT NULL REFERENCES jobs (seq) ON DELETE CASCADE,"
+    " state TEXT NOT NULL, at REAL NOT NULL, detail TEXT NOT NULL)",
+    "CREATE INDEX job_events_job ON job_events (job)",
+)

@@ -1,0 +1,88 @@
+"""Killed, or failed by the disk, at every step of a job's life: what was told is true."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from policy_server.journal.jobs import JobState
+from policy_server.journal.sqlite.jobs import SqliteJobs
+from policy_server.journal.sqlite.store import Store, StoreOptions
+from tests.crash.jobs_scenario import JOBS, answer_of, new_job
+
+ROOT = Path(__file__).resolve().parents[2]
+ENDS = (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
+
+
+def all_cuts(folder: Path, mode: str) -> dict[int, int]:
+    """Run the scenario once per step; step → wait status."""
+    command = [sys.executable, "-m", "tests.crash.jobs_scenario", str(folder), mode]
+    subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+    ends = json.loads((folder / "ends.json").read_text())
+    return {int(step): status for step, status in ends.items()}
+
+
+def told(folder: Path) -> set[tuple[str, int]]:
+    path = folder / "told"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return {(line.split()[0], int(line.split()[1])) for line in lines}
+
+
+async def check(folder: Path) -> None:
+    """What a restart finds is what the outside was told, or more; and every job is whole."""
+    said = told(folder)
+    store = Store(StoreOptions(folder / "journal.db", lock_wait_s=0.0))
+    store.open()
+    jobs = SqliteJobs(store)
+    await jobs.load()
+    order = []
+    for number in range(JOBS):
+        new = new_job(number)
+        job = await jobs.get(new.job.id)
+        if job is None:
+            assert ("accepted", number) not in said, f"job {number} is lost"
+            continue
+        request, answer = await jobs.request(job.id), await jobs.answer(job.id)
+        history = await jobs.history(job.id)
+        assert history[0].state is JobState.QUEUED
+        assert history[-1].state is job.state
+        if job.state.ended:
+            assert job.state is ENDS[number]
+            assert request is None
+            assert answer == (None if number == 2 else answer_of(number))
+        else:
+            assert ("ended", number) not in said, f"the end of job {number} is lost"
+            assert request == new.request
+            assert answer is None
+            order.append(job.id)
+        again = await jobs.accept(replace(new_job(number), uid="another"))
+        assert again.existing
+    found = [job.id async for batch in jobs.unfinished() for job in batch]
+    assert found == order
+    assert sum(jobs.counts().values()) >= len({n for what, n in said if what == "accepted"})
+    await store.close()
+
+
+async def test_killed_at_any_step_nothing_that_was_told_is_lost(tmp_path: Path) -> None:
+    ends = all_cuts(tmp_path, "kill")
+    last = max(ends)
+    assert last > 40, "the scenario has lost its steps"
+    for step, status in ends.items():
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert killed is (step != last), f"step {step}: {status}"
+        await check(tmp_path / str(step))
+
+
+async def test_a_disk_that_fails_at_any_step_only_delays(tmp_path: Path) -> None:
+    ends = all_cuts(tmp_path, "fault")
+    assert len(ends) > 25
+    for step, status in ends.items():
+        assert status == 0, f"step {step}"
+        folder = tmp_path / str(step)
+        assert {("ended", number) for number in range(JOBS)} <= told(folder)
+        await check(folder)

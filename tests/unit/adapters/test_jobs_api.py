@@ -1,0 +1,195 @@
+"""The HTTP API of jobs: who sees what, and answers as they came."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from policy_server.adapters.admin_token import AdminToken
+from policy_server.adapters.http_api import HttpDeps, build_http_app
+from policy_server.adapters.jobs_api import JobsApi, JobsApiDeps
+from policy_server.adapters.ports import JobDesk
+from policy_server.adapters.rules import ClassifyRules, TenantSource
+from policy_server.config import Config
+from policy_server.config_jobs import caller_mark
+from policy_server.core.request import Priority
+from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
+from policy_server.journal.port import JournalUnavailableError
+
+TOKEN = "a-very-secret-token"
+
+
+def job(job_id: str, tenant: str = "acme", state: JobState = JobState.DONE) -> Job:
+    return Job(job_id, tenant, "default", Priority.P1, "POST", "/x", 1.0, 2.0, state)
+
+
+@dataclass
+class FakeJobs:
+    """A few jobs."""
+
+    jobs: list[Job] = field(default_factory=list)
+    answers: dict[str, Answer] = field(default_factory=dict)
+    down: bool = False
+
+    async def find(self, job_id: str) -> Job | None:
+        if self.down:
+            raise JournalUnavailableError("journal.db: the disk is full")
+        return next((one for one in self.jobs if one.id == job_id), None)
+
+    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+        return [one for one in self.jobs if tenant in (None, one.tenant)][:limit]
+
+    async def answer(self, job_id: str) -> Answer | None:
+        return self.answers.get(job_id)
+
+    async def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
+        yield JobEvent(1, JobState.QUEUED, 1.0)
+        yield None
+        await asyncio.sleep(0)
+        yield JobEvent(2, JobState.DONE, 2.0, "a\nb")
+
+    async def cancel(self, job_id: str) -> Job | None:
+        return None
+
+
+@dataclass
+class Api:
+    jobs: FakeJobs
+    http: TestClient[Any, Any]
+    mark: str
+
+    async def get(self, path: str, tenant: str | None = None, **headers: str) -> Any:
+        named = {k.replace("_", "-"): v for k, v in headers.items()}
+        if tenant is not None:
+            named |= {"x-policy-caller": self.mark, "x-policy-tenant": tenant}
+        return await self.http.get(path, headers=named)
+
+
+async def running(rules: ClassifyRules, token: Path | None = None) -> Api:
+    jobs = FakeJobs([job("one"), job("two", "evil"), job("three", "", JobState.QUEUED)])
+    config = Config.model_validate({"server": {"admin_token_file": token}})
+    mark = caller_mark(config)
+    api = JobsApi(JobsApiDeps(cast(JobDesk, jobs), lambda: rules, lambda: mark))
+    deps = HttpDeps(
+        lambda: b"",
+        dict,
+        dict,
+        lambda: None,
+        AdminToken(token) if token is not None else None,
+        api,
+    )
+    client = TestClient(TestServer(build_http_app(deps)))
+    await client.start_server()
+    return Api(jobs, client, mark)
+
+
+@pytest.fixture
+async def api() -> AsyncIterator[Api]:
+    found = await running(ClassifyRules())
+    yield found
+    await found.http.close()
+
+
+async def test_a_tenant_sees_its_own_and_the_operator_all(api: Api) -> None:
+    assert (await api.get("/policy/jobs/one", "acme")).status == 200
+    assert (await api.get("/policy/jobs/two", "acme")).status == 404
+    assert (await api.get("/policy/jobs/two")).status == 200
+    assert (await api.get("/policy/jobs/none")).status == 404
+    listed = await (await api.get("/policy/jobs", "acme")).json()
+    assert [one["id"] for one in listed["jobs"]] == ["one"]
+    listed = await (await api.get("/policy/jobs?limit=2")).json()
+    assert len(listed["jobs"]) == 2
+
+
+async def test_strangers_find_theirs_by_id_only(api: Api) -> None:
+    assert (await api.get("/policy/jobs/three", "")).status == 200
+    assert (await api.get("/policy/jobs/one", "")).status == 404
+    assert (await api.get("/policy/jobs", "")).status == 403
+
+
+async def test_whoever_knows_the_key_sees_what_it_has_brought() -> None:
+    found = await running(ClassifyRules(tenant=TenantSource()))
+    owner = "2bb80d537b1da3e3"  # sha256 of "secret"
+    found.jobs.jobs = [job("mine", owner)]
+    answer = await found.get("/policy/jobs/mine", "", authorization="Bearer secret")
+    assert answer.status == 200
+    assert (await found.get("/policy/jobs/mine", "", x_api_key="secret")).status == 200
+    assert (await found.get("/policy/jobs/mine", "", x_api_key="other")).status == 404
+    assert (await found.get("/policy/jobs", "", x_api_key="secret")).status == 200
+    await found.http.close()
+
+
+async def test_with_a_token_only_the_gateway_and_the_operator_get_in(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    found = await running(ClassifyRules(), file)
+    assert (await found.get("/policy/jobs/one")).status == 401
+    assert (await found.get("/policy/jobs/one", x_policy_caller="client")).status == 401
+    assert (await found.get("/policy/jobs/one", "acme")).status == 200
+    assert (await found.get("/metrics", "acme")).status == 401
+    operator = await found.get("/policy/jobs/two", authorization=f"Bearer {TOKEN}")
+    assert operator.status == 200
+    forged = {"x_policy_caller": "client", "authorization": f"Bearer {TOKEN}"}
+    assert (await found.get("/policy/jobs/two", **forged)).status == 403
+    await found.http.close()
+
+
+async def test_the_answer_is_replayed_as_it_came(api: Api) -> None:
+    headers = (("content-type", "x/y"), ("set-cookie", "a"), ("set-cookie", "b"), ("etag", "1"))
+    api.jobs.answers["one"] = Answer(418, headers, b"\0\xff")
+    answer = await api.get("/policy/jobs/one/response", "acme")
+    assert (answer.status, await answer.read()) == (418, b"\0\xff")
+    assert answer.headers["content-type"] == "x/y"
+    assert answer.headers.getall("set-cookie") == ["a", "b"]
+    assert "cache-control" not in answer.headers
+    api.jobs.answers["one"] = Answer(204, (), b"")
+    assert (await api.get("/policy/jobs/one/response", "acme")).status == 204
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        (JobState.QUEUED, 409),
+        (JobState.DISPATCHED, 409),
+        (JobState.FAILED, 502),
+        (JobState.CANCELLED, 410),
+        (JobState.EXPIRED, 410),
+    ],
+)
+async def test_without_an_answer_it_says_why(api: Api, state: JobState, status: int) -> None:
+    api.jobs.jobs = [job("x", state=state)]
+    answer = await api.get("/policy/jobs/x/response", "acme")
+    assert answer.status == status
+    assert (await answer.json())["status"] == status
+
+
+async def test_events_are_on_one_line_each(api: Api) -> None:
+    answer = await api.get("/policy/jobs/one/events", "acme")
+    text = await answer.text()
+    assert text.startswith("id: 1\nevent: queued\ndata: {")
+    assert ": waiting\n\n" in text
+    assert text.count("\n\n") == 3
+
+
+async def test_what_has_ended_can_not_be_cancelled(api: Api) -> None:
+    answer = await api.http.delete("/policy/jobs/one")
+    assert answer.status == 409
+
+
+async def test_a_disk_in_trouble_is_a_503(api: Api) -> None:
+    api.jobs.down = True
+    answer = await api.get("/policy/jobs/one", "acme")
+    assert answer.status == 503
+    assert "disk is full" in (await answer.json())["detail"]
+    assert answer.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize("query", ["limit=x", "limit=-1", "limit="])
+async def test_a_limit_that_is_none(api: Api, query: str) -> None:
+    assert (await api.get(f"/policy/jobs?{query}")).status == 400

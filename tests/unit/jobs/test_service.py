@@ -1,0 +1,347 @@
+"""Jobs from the acceptance to the end, with a real model server and no Envoy between."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import random
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from policy_server.core import slew
+from policy_server.core.admission import Admission
+from policy_server.core.request import Request
+from policy_server.driver import Driver
+from policy_server.jobs import attempts, dispatcher
+from policy_server.jobs.service import JobRules, Jobs, Via
+from policy_server.jobs.vault import Vault
+from policy_server.journal.jobs import (
+    Accepted,
+    Ending,
+    Job,
+    JobRefusal,
+    JobState,
+    NewJob,
+    Submission,
+)
+from policy_server.journal.jobs_memory import MemoryJobs
+from policy_server.journal.memory import MemoryJournal
+from policy_server.journal.port import JournalUnavailableError
+from tests.support.core_builders import P1, pool_params
+
+Handler = Callable[[web.Request], Any]
+
+
+class BadDisk(MemoryJobs):
+    """A store whose disk may be in trouble."""
+
+    down = False
+
+    async def accept(self, new: NewJob) -> Accepted:
+        self._check()
+        return await super().accept(new)
+
+    async def finish(self, ending: Ending) -> Job | None:
+        self._check()
+        return await super().finish(ending)
+
+    async def get(self, job_id: str) -> Job | None:
+        self._check()
+        return await super().get(job_id)
+
+    def _check(self) -> None:
+        if self.down:
+            raise JournalUnavailableError("full")
+
+
+@dataclass
+class Stage:
+    """A server's insides with one seat, and the model server behind it."""
+
+    jobs: Jobs
+    store: MemoryJobs
+    driver: Driver
+    url: str
+    seen: list[web.Request] = field(default_factory=list)
+    count: int = 0
+
+    async def submit(self, path: str = "/ok", **more: Any) -> Job:
+        accepted = await self.jobs.accept(self.submission(path, **more))
+        assert isinstance(accepted, Accepted)
+        return accepted.job
+
+    def submission(self, path: str = "/ok", **more: Any) -> Submission:
+        self.count += 1
+        now = time.monotonic()
+        request = Request(f"uid-{self.count}", "chat", P1, now, now + 15.0, tenant="acme")
+        given: dict[str, Any] = {"headers": (("a", "b"),), "body": b"body", **more}
+        return Submission(request, "POST", path, "models.example", **given)
+
+    async def ended(self, job: Job) -> Job:
+        async with asyncio.timeout(10):
+            async for _ in self.jobs.events(job.id, 0):
+                pass
+        found = await self.store.get(job.id)
+        assert found is not None
+        return found
+
+
+@contextlib.asynccontextmanager
+async def model_server(handler: Handler) -> AsyncIterator[tuple[str, list[web.Request]]]:
+    seen: list[web.Request] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        await request.read()
+        seen.append(request)
+        return await handler(request)
+
+    app = web.Application(client_max_size=2**26)
+    app.router.add_route("*", "/{tail:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen
+    await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def running(
+    url: str, store: MemoryJobs | None = None, seats: float = 1.0, **rules: Any
+) -> AsyncIterator[Stage]:
+    store = store or MemoryJobs()
+    admission = Admission([pool_params(seats)], random.Random(1))
+    driver = Driver(admission, MemoryJournal(), time.monotonic, asyncio.get_running_loop())
+    jobs = Jobs(driver, store, Vault(bytes(32)), Via(url), JobRules(**rules))
+    await jobs.restore()
+    try:
+        yield Stage(jobs, store, driver, url)
+    finally:
+        await jobs.stop()
+        await driver.stop()
+
+
+@contextlib.asynccontextmanager
+async def stage(handler: Handler, **more: Any) -> AsyncIterator[Stage]:
+    async with model_server(handler) as (url, seen), running(url, **more) as stage:
+        stage.seen = seen
+        yield stage
+
+
+async def ok(request: web.Request) -> web.Response:
+    return web.Response(status=201, body=await request.read(), headers={"x-who": "me"})
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(slew, "COOL_S", 0.01)
+    monkeypatch.setattr(dispatcher, "RETRY_STORE_S", 0.01)
+
+
+async def test_what_came_goes_and_what_is_answered_is_kept() -> None:
+    headers = (("authorization", "Bearer x"), ("x-two", "1"), ("x-two", "ü"), ("cookie", "c=d"))
+    async with stage(ok) as live:
+        job = await live.submit("/a%2Fb?q=%20x", headers=headers, body=b"\0\xff")
+        assert (await live.ended(job)).state is JobState.DONE
+        answer = await live.store.answer(job.id)
+        assert answer is not None
+        assert (answer.status, answer.body) == (201, b"\0\xff")
+        assert ("x-who", "me") in answer.headers
+        (request,) = live.seen
+        assert request.raw_path == "/a%2Fb?q=%20x"
+        assert request.host == "models.example"
+        assert request.headers["authorization"] == "Bearer x"
+        assert request.headers.getall("x-two") == ["1", "ü"]
+        assert "content-type" not in request.headers
+        assert live.driver.admission.inflight() == 0
+        kept = await live.store.request(job.id)
+        assert kept is None
+
+
+async def test_secrets_are_sealed_while_it_waits() -> None:
+    async with stage(ok, seats=1.0) as live:
+        live.driver.admission.hold_jobs()
+        job = await live.submit(headers=(("authorization", "Bearer x"), ("a", "b")))
+        kept = await live.store.request(job.id)
+        assert kept is not None
+        assert kept.headers == (("a", "b"),)
+        assert b"Bearer" not in kept.sealed
+
+
+async def test_one_seat_one_job_at_a_time_in_order() -> None:
+    order: list[bytes] = []
+    running_now = 0
+
+    async def slow(request: web.Request) -> web.Response:
+        nonlocal running_now
+        running_now += 1
+        assert running_now == 1
+        order.append(await request.read())
+        await asyncio.sleep(0.005)
+        running_now -= 1
+        return web.Response()
+
+    async with stage(slow) as live:
+        jobs = [await live.submit(body=str(i).encode()) for i in range(10)]
+        for job in jobs:
+            assert (await live.ended(job)).state is JobState.DONE
+    assert order == [str(i).encode() for i in range(10)]
+
+
+async def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
+    async def breaks(request: web.Request) -> web.StreamResponse:
+        if len(live.seen) < 3:
+            response = web.StreamResponse(headers={"content-length": "100"})
+            await response.prepare(request)
+            await response.write(b"half")
+            assert request.transport is not None
+            request.transport.close()
+            return response
+        return web.Response(body=b"whole")
+
+    async with stage(breaks) as live:
+        job = await live.ended(await live.submit())
+        answer = await live.store.answer(job.id)
+        assert (job.state, job.attempt, job.failures) == (JobState.DONE, 3, 0)
+        assert answer is not None
+        assert answer.body == b"whole"
+
+
+async def test_envoys_own_answer_is_no_answer() -> None:
+    async def local(_: web.Request) -> web.Response:
+        if len(live.seen) < 3:
+            return web.Response(status=503, headers={"x-policy-local": "true"})
+        return web.Response()
+
+    async with stage(local) as live:
+        job = await live.ended(await live.submit())
+        assert (job.state, job.status, job.failures) == (JobState.DONE, 200, 0)
+
+
+async def test_the_last_failure_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "MAX_FAILURES", 3)
+
+    async def fails(_: web.Request) -> web.Response:
+        return web.Response(status=500, text="sorry")
+
+    async with stage(fails) as live:
+        job = await live.ended(await live.submit())
+        assert (job.state, job.status, job.attempt) == (JobState.FAILED, 500, 3)
+        answer = await live.store.answer(job.id)
+        assert answer is not None
+        assert answer.body == b"sorry"
+
+
+async def test_what_an_earlier_process_left_is_taken_up_in_order() -> None:
+    order: list[bytes] = []
+
+    async def note(request: web.Request) -> web.Response:
+        order.append(await request.read())
+        return web.Response()
+
+    async with model_server(note) as (url, _):
+        async with running(url) as first:
+            first.driver.admission.hold_jobs()
+            jobs = [await first.submit(body=str(i).encode()) for i in range(5)]
+        async with running(url, store=first.store.reopen()) as second:
+            for job in jobs:
+                assert (await second.ended(job)).state is JobState.DONE
+    assert order == [str(i).encode() for i in range(5)]
+
+
+async def test_a_job_on_its_way_at_the_end_runs_again() -> None:
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: web.Request) -> web.Response:
+        arrived.set()
+        await go.wait()
+        return web.Response()
+
+    async with model_server(hold) as (url, seen):
+        async with running(url) as first:
+            job = await first.submit()
+            await arrived.wait()
+        go.set()
+        async with running(url, store=first.store.reopen()) as second:
+            ended = await second.ended(job)
+    assert (ended.state, ended.attempt, len(seen)) == (JobState.DONE, 2, 2)
+
+
+async def test_a_job_never_outlives_its_token() -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"exp": time.time() + 100}).encode()).decode()
+    token = (("authorization", f"Bearer e30.{claims.rstrip('=')}.x"),)
+    async with stage(ok) as live:
+        job = await live.submit(headers=token)
+        assert job.expires_at - job.created_at < 101
+        gone = (("authorization", "Bearer e30.eyJleHAiOiAxfQ.x"),)
+        refused = await live.jobs.accept(live.submission(headers=gone))
+        assert refused is JobRefusal.TOKEN_EXPIRED
+
+
+async def test_what_waits_too_long_expires_and_what_is_old_is_forgotten() -> None:
+    async with stage(ok, result_ttl_s=50.0) as live:
+        live.driver.admission.hold_jobs()
+        job = await live.submit()
+        await live.jobs.sweep_once(job.expires_at - 1, purge=True)
+        assert live.driver.admission.jobs_waiting() == 1
+        await live.jobs.sweep_once(job.expires_at, purge=False)
+        assert live.driver.admission.jobs_waiting() == 0
+        found = await live.store.get(job.id)
+        assert found is not None
+        assert found.state is JobState.EXPIRED
+        await live.jobs.sweep_once(job.expires_at + 51, purge=True)
+        assert await live.store.get(job.id) is None
+
+
+async def test_a_disk_in_trouble_accepts_nothing_and_loses_no_end() -> None:
+    store = BadDisk()
+    arrived, go = asyncio.Event(), asyncio.Event()
+
+    async def hold(_: web.Request) -> web.Response:
+        arrived.set()
+        await go.wait()
+        return web.Response()
+
+    async with stage(hold, store=store) as live:
+        job = await live.submit()
+        waiting = await live.submit()
+        await arrived.wait()
+        store.down = True
+        go.set()
+        assert await live.jobs.accept(live.submission()) is JobRefusal.UNAVAILABLE
+        await asyncio.sleep(0)
+        store.down = False
+        for one in (job, waiting):
+            assert (await live.ended(one)).state is JobState.DONE
+        assert len(live.seen) == 2
+
+
+async def test_a_key_that_is_not_ours_fails_the_job_with_the_reason() -> None:
+    async with model_server(ok) as (url, seen):
+        async with running(url) as first:
+            first.driver.admission.hold_jobs()
+            job = await first.submit(headers=(("authorization", "x"),))
+        kept = first.store._kept[job.id]
+        assert kept.request is not None
+        kept.request = replace(kept.request, sealed=b"x" * 40)
+        async with running(url, store=first.store.reopen()) as second:
+            ended = await second.ended(job)
+    assert ended.state is JobState.FAILED
+    assert "key" in ended.detail
+    assert seen == []
+
+
+async def test_without_an_envoy_the_status_says_so() -> None:
+    async with running("http://127.0.0.1:9") as live:
+        await live.submit()
+        async with asyncio.timeout(10):
+            while live.jobs.problem is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+        assert "jobs.via" in live.jobs.problem

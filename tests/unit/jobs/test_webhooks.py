@@ -1,0 +1,160 @@
+"""Webhooks at a real receiver: signed, tried again over a restart, never led astray."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from standardwebhooks.webhooks import Webhook, WebhookVerificationError
+
+from policy_server.core.request import Priority
+from policy_server.jobs import webhooks
+from policy_server.jobs.addresses import AllowList
+from policy_server.jobs.webhooks import Hooks, WebhookSender
+from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, NewJob
+from policy_server.journal.jobs_memory import MemoryJobs
+
+SECRET = "whsec_" + base64.b64encode(b"a secret of acme").decode()
+HOOKS = Hooks(AllowList.parse(["127.0.0.1/32"]), {"acme": SECRET})
+
+
+@dataclass
+class Receiver:
+    """Answers with the statuses it is given, then 204."""
+
+    statuses: list[int] = field(default_factory=list)
+    calls: list[tuple[dict[str, str], str]] = field(default_factory=list)
+    url: str = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.calls.append((dict(request.headers), await request.text()))
+        status = self.statuses.pop(0) if self.statuses else 204
+        return web.Response(status=status, headers={"location": "/elsewhere"})
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[Receiver]:
+    receiver = Receiver()
+    app = web.Application()
+    app.router.add_route("*", "/{tail:.*}", receiver.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    receiver.url = f"http://127.0.0.1:{port}/hook"
+    yield receiver
+    await runner.cleanup()
+
+
+async def ended_job(store: MemoryJobs, url: str, tenant: str = "acme") -> Job:
+    now = time.time()
+    number = sum(store.counts().values())
+    job = Job(
+        f"{number:032x}", tenant, "chat", Priority.P1, "POST", "/", now, now + 60, webhook=url
+    )
+    await store.accept(NewJob(job, JobRequest("h", (), b"", b""), f"uid{number}", "", b""))
+    ended = await store.finish(Ending(job.id, JobState.DONE, now))
+    assert ended is not None
+    return ended
+
+
+@contextlib.asynccontextmanager
+async def sending(store: MemoryJobs, hooks: Hooks = HOOKS) -> AsyncIterator[list[str]]:
+    """The sender at work; what became of each try."""
+    outcomes: list[str] = []
+    heard = asyncio.Event()
+
+    def said(_: str, outcome: str) -> None:
+        outcomes.append(outcome)
+        heard.set()
+
+    sender = WebhookSender(store, hooks, said)
+    task = asyncio.create_task(sender.run())
+    async with asyncio.timeout(20):
+        while await store.due_webhooks(time.time(), 1):
+            heard.clear()
+            await heard.wait()
+    yield outcomes
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+async def test_the_end_is_told_once_and_signed(receiver: Receiver) -> None:
+    store = MemoryJobs()
+    job = await ended_job(store, receiver.url)
+    async with sending(store) as outcomes:
+        assert outcomes == ["told"]
+    ((headers, body),) = receiver.calls
+    told = Webhook(SECRET).verify(body, headers)
+    assert told["type"] == "job.done"
+    assert told["data"]["id"] == job.id
+    lowered = {name.lower(): value for name, value in headers.items()}
+    assert lowered["webhook-id"] == job.id
+    with pytest.raises(WebhookVerificationError):
+        Webhook("whsec_b3RoZXI=").verify(body, headers)
+
+
+async def test_a_failure_is_tried_again_over_a_restart(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "PAUSES_S", (0.0,) * 7)
+    receiver.statuses = [500, 302, 404]
+    store = MemoryJobs()
+    await ended_job(store, receiver.url)
+    async with sending(store.reopen()) as outcomes:
+        assert outcomes == ["failed", "failed", "failed", "told"]
+    assert len({headers["webhook-id"] for headers, _ in receiver.calls}) == 1
+
+
+async def test_it_is_given_up_after_the_last_pause(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "PAUSES_S", (0.0, 0.0))
+    receiver.statuses = [500] * 10
+    store = MemoryJobs()
+    await ended_job(store, receiver.url)
+    async with sending(store) as outcomes:
+        assert outcomes == ["failed"] * 3
+
+
+async def test_the_next_try_comes_after_its_pause(receiver: Receiver) -> None:
+    receiver.statuses = [500]
+    store = MemoryJobs()
+    job = await ended_job(store, receiver.url)
+    async with sending(store):
+        assert await store.due_webhooks(time.time() + 4.0, 1) == []
+        (due,) = await store.due_webhooks(time.time() + 5.1, 1)
+    assert (due.job.id, due.tries) == (job.id, 1)
+
+
+async def test_gone_means_never_again(receiver: Receiver) -> None:
+    receiver.statuses = [410]
+    store = MemoryJobs()
+    await ended_job(store, receiver.url)
+    async with sending(store) as outcomes:
+        assert outcomes == ["refused"]
+
+
+async def test_what_is_no_longer_allowed_is_not_called(receiver: Receiver) -> None:
+    store = MemoryJobs()
+    await ended_job(store, receiver.url)
+    await ended_job(store, receiver.url, tenant="without-a-secret")
+    async with sending(store, Hooks(AllowList(), {"acme": SECRET})) as outcomes:
+        assert outcomes == ["refused", "refused"]
+    assert receiver.calls == []
+
+
+async def test_a_name_that_leads_to_this_machine_is_not_called(receiver: Receiver) -> None:
+    store = MemoryJobs()
+    await ended_job(store, receiver.url.replace("127.0.0.1", "localhost"))
+    async with sending(store, Hooks(AllowList.parse(["localhost"]), {"*": SECRET})) as outcomes:
+        assert outcomes == ["failed"]
+    assert receiver.calls == []
