@@ -90,7 +90,7 @@ class ExtAuthz:
         wish = intake.wish(seen, headers, ended=False)
         if isinstance(wish, HttpAnswer):
             return words.refused(wish)
-        if wish is not None and len(body) != int(facts.headers.get("content-length", "0")):
+        if wish is not None and len(body) != wish.length:
             wish = None  # this Envoy keeps the body to itself, or a part of it
         if wish is not None and not wish.waits:
             return words.refused(await intake.take(wish, seen, body))

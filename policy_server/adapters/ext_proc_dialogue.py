@@ -135,20 +135,27 @@ class Dialogue:
     ) -> None:
         """Take the body and accept the job."""
         assert self._intake is not None
-        body = b""
-        if not wish.empty:
-            if not await say(call.context, body_wanted()):
+        with self._intake.receiving(wish) as room:
+            if not room:
+                await say(call.context, self._words.refused(self._intake.busy(seen)))
                 return
-            message = await (listener or listen(self._desk, None, call.context))
-            if message is None:
-                return  # the client left
-            if not message.HasField("request_body"):
-                await say(call.context, empty_answer("response_headers"))
-                return
-            body = message.request_body.body
-            del message
-        answer = await self._intake.take(wish, seen, body)
-        await say(call.context, self._words.refused(answer))
+            body = b"" if wish.empty else await self._body(call, listener)
+            if body is not None:
+                answer = await self._intake.take(wish, seen, body)
+                await say(call.context, self._words.refused(answer))
+
+    async def _body(self, call: Call, listener: Listener | None) -> bytes | None:
+        """Ask for the body; None when the client is gone, or Envoy answers it itself."""
+        if not await say(call.context, body_wanted()):
+            return None
+        message = await (listener or listen(self._desk, None, call.context))
+        if message is None:
+            return None
+        if not message.HasField("request_body"):
+            await say(call.context, empty_answer("response_headers"))
+            return None
+        body: bytes = message.request_body.body
+        return body
 
 
 _HEARD = frozenset({"response_headers", "request_body"})

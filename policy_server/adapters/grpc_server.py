@@ -26,6 +26,8 @@ ACCESS_LOG_SERVICE = "envoy.service.accesslog.v3.AccessLogService"
 SERVICES = (EXT_PROC_SERVICE, EXT_AUTHZ_SERVICE, ACCESS_LOG_SERVICE, KEDA_SERVICE)
 PROCESS = f"/{EXT_PROC_SERVICE}/Process"
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
+MESSAGE_MARGIN_BYTES = 1024 * 1024
+"""For what stands around the body of a job."""
 MAX_PENDING = 200_000
 
 OPTIONS: tuple[tuple[str, int], ...] = (
@@ -34,7 +36,6 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server.max_pending_requests_hard_limit", MAX_PENDING),
     # Envoy's keepalive pings on a connection full of silent holds are no abuse.
     ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     # Two processes on one port would share connections, and one of them may not be serving.
     ("grpc.so_reuseport", 0),
 )
@@ -104,12 +105,20 @@ class Services:
     streams_by_default: bool = False
 
 
-def build_grpc_server(address: str, services: Services, tls: ServerTls | None = None) -> GrpcServer:
-    """A server bound to `address` (host:port, port 0 = any); raises PortTakenError.
+def build_grpc_server(
+    address: str,
+    services: Services,
+    tls: ServerTls | None = None,
+    max_body: int = 0,
+) -> GrpcServer:
+    """A server bound to `address` (host:port, port 0 = any); raises PortTakenError. `max_body`:
+    the largest body of a job, bytes.
 
     Nothing is served before `start`.
     """
-    server = grpc.aio.server(options=OPTIONS)
+    largest = max(MAX_MESSAGE_BYTES, max_body + MESSAGE_MARGIN_BYTES)
+    limit = ("grpc.max_receive_message_length", largest)
+    server = grpc.aio.server(options=(*OPTIONS, limit))
     server.add_generic_rpc_handlers(_handlers(services))
     servicer = health_aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)  # type: ignore[no-untyped-call]

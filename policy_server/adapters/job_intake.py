@@ -9,12 +9,13 @@ The same for all wirings. What it checks before the body is there needs the head
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from policy_server.adapters.answers import Dialect, HttpAnswer, shed_answer
+from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answers, shed_answer
 from policy_server.adapters.classify import Classified
 from policy_server.adapters.ports import Gate, JobDesk
 from policy_server.core.events import Shed
@@ -28,6 +29,8 @@ JOBS_PATH = "/policy/jobs/"
 LOCAL_HEADER = "x-policy-local"
 """Tells the dispatcher that no model server gave this answer."""
 UNAVAILABLE_RETRY_S = 5.0
+MAX_UNDER_WAY = 256 * 1024 * 1024
+"""Bytes of bodies that are in memory at once, before they are on disk."""
 _ASYNC = re.compile(r"(?:^|[,;\s])respond-async(?![\w-])", re.IGNORECASE)
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=", re.IGNORECASE)
 LEFT_OUT = frozenset(
@@ -44,7 +47,7 @@ OURS = ("x-policy-", "x-envoy-", ":")
 @dataclass(frozen=True, slots=True)
 class Wish:
     """A job as its headers ask for it. `waits`: a direct answer first, if it comes in time.
-    `empty`: there is no body to wait for."""
+    `length`: bytes of its body."""
 
     method: str
     path: str
@@ -53,7 +56,12 @@ class Wish:
     key: str
     webhook: str
     waits: bool
-    empty: bool
+    length: int
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no body to wait for."""
+        return self.length == 0
 
 
 def prefers_job(prefer: str) -> bool:
@@ -67,6 +75,7 @@ class JobIntake:
     def __init__(self, jobs: JobDesk, gate: Gate) -> None:
         self._jobs = jobs
         self._gate = gate
+        self._under_way = 0  # bytes
 
     def wish(
         self, seen: Classified, headers: Iterable[tuple[str, str]], *, ended: bool
@@ -91,7 +100,7 @@ class JobIntake:
             key=_first(pairs, "idempotency-key"),
             webhook=_first(pairs, "x-webhook-url"),
             waits=_WAIT.search(prefer) is not None,
-            empty=ended or _first(pairs, "content-length") == "0",
+            length=0 if ended else int(_first(pairs, "content-length")),
         )
 
     def _problem(self, pairs: Headers, ended: bool) -> tuple[int, str] | None:
@@ -111,6 +120,21 @@ class JobIntake:
         if len(url) > MAX_URL_CHARS or not url.isprintable():
             return 400, f"The x-webhook-url may have at most {MAX_URL_CHARS} printable characters."
         return None
+
+    def busy(self, seen: Classified) -> HttpAnswer:
+        """More bodies are under way than fit: the client may come back at once."""
+        self._gate.count(seen.pool, seen.priority, Outcome.SHED, ShedReason.OVERLOADED)
+        return overloaded_answers(seen.dialect)[0]
+
+    @contextlib.contextmanager
+    def receiving(self, wish: Wish) -> Iterator[bool]:
+        """While a body comes in and is written down; whether there is room for it."""
+        room = self._under_way == 0 or self._under_way + wish.length <= MAX_UNDER_WAY
+        self._under_way += wish.length if room else 0
+        try:
+            yield room
+        finally:
+            self._under_way -= wish.length if room else 0
 
     async def take(self, wish: Wish, seen: Classified, body: bytes) -> HttpAnswer:
         """Accept the job; the 202, once it is written down, or why not."""

@@ -144,6 +144,7 @@ class PolicyServer:
             self._config.server.grpc,
             self._services,
             ServerTls(tls.cert, tls.key, tls.client_ca) if tls is not None else None,
+            int(self._config.jobs.max_body),
         )
 
     def _count(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
@@ -194,3 +194,17 @@ async def test_the_refusals(refusal: JobRefusal, status: int, outcome: Outcome) 
 async def test_a_body_that_is_larger_than_it_said() -> None:
     answer, _ = await take(Accepted(JOB), bytes(101))
     assert answer.status == 413
+
+
+def test_bodies_under_way_are_bounded_but_one_always_fits() -> None:
+    intake, _, gate = desk(max_body=10**9)
+    pairs = headers(content_length=str(200 * 2**20))
+    seen = seen_of(pairs)
+    large = intake.wish(seen, pairs, ended=False)
+    assert isinstance(large, Wish)
+    with intake.receiving(large) as first, intake.receiving(large) as second:
+        assert (first, second) == (True, False)
+    with intake.receiving(replace(large, length=10**9)) as alone:
+        assert alone
+    assert intake.busy(seen).status == 429
+    assert [what[2] for what in gate.counted] == [Outcome.SHED]
