@@ -20,7 +20,7 @@ from policy_server.adapters.classify import Classified
 from policy_server.adapters.ports import Gate, JobDesk
 from policy_server.core.events import Shed
 from policy_server.core.outcome import Outcome, ShedReason
-from policy_server.core.request import Request
+from policy_server.core.request import Priority, Request
 from policy_server.journal.jobs import Accepted, Headers, Job, JobRefusal, Submission
 
 MAX_KEY_CHARS = 255
@@ -92,6 +92,8 @@ class JobIntake:
         if problem is not None:
             self._gate.count(seen.pool, seen.priority, Outcome.INVALID)
             return invalid(*problem, seen.dialect)
+        if seen.priority is not Priority.P0 and self._gate.lagging():
+            return self.busy(seen)
         return Wish(
             method=_first(pairs, ":method"),
             path=_first(pairs, ":path"),
@@ -122,7 +124,7 @@ class JobIntake:
         return None
 
     def busy(self, seen: Classified) -> HttpAnswer:
-        """More bodies are under way than fit: the client may come back at once."""
+        """This server has more to do than it can, or more bodies in memory than fit."""
         self._gate.count(seen.pool, seen.priority, Outcome.SHED, ShedReason.OVERLOADED)
         return overloaded_answers(seen.dialect)[0]
 

@@ -208,3 +208,12 @@ def test_bodies_under_way_are_bounded_but_one_always_fits() -> None:
         assert alone
     assert intake.busy(seen).status == 429
     assert [what[2] for what in gate.counted] == [Outcome.SHED]
+
+
+def test_a_server_that_lags_takes_the_most_important_only() -> None:
+    intake, _, gate = desk()
+    gate.lag = True
+    for priority, taken in (("0", True), ("1", False), ("2", False)):
+        pairs = headers(x_request_priority=priority)
+        found = intake.wish(seen_of(pairs), pairs, ended=False)
+        assert isinstance(found, Wish) is taken
