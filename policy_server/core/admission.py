@@ -68,6 +68,8 @@ class Admission:
         pool = self._where.get(request.uid)
         if pool is None:
             pool = self._pools[request.pool]
+        elif pool.params.name != request.pool:  # other rules, but its place is where it was
+            request = replace(request, pool=pool.params.name)
         return self._track(pool, pool.submit(request, now))
 
     def cancel(self, uid: str, now: float) -> list[Event]:
