@@ -147,7 +147,7 @@ class Pool:
             return [self._grant(request, now, queued=False)]
         self.feedback.note_waiting()
         self.jobs.push(request)
-        self._ration(now)
+        self._rationed_until = self.lines.rationed_until(now)
         return [Waiting(request, None)]
 
     def _repeat(self, lease: Lease, now: float) -> Event:

@@ -31,7 +31,7 @@ from policy_server.load.results import Quantiles
 from policy_server.processes import tied_to_us
 from tests.bench.client import Connection, Reply, closed_loop, connect, request
 from tests.bench.lab import NO_RATE_LIMIT, fixed, silence
-from tests.bench.meter import rss_bytes
+from tests.bench.meter import cpu_s, rss_bytes
 from tests.bench.plain_envoy import with_trivial_upstream
 from tests.bench.result import Bar, Cell, Part
 from tests.support.envoy_process import running_envoy, wait_http_ok
@@ -43,7 +43,7 @@ MIN_FAST_PATH = 0.95
 FSYNC_TIMES, FSYNC_MORE_S = 2.0, 0.010
 MAX_RECOVERY_S = 5.0
 MAX_BYTES_PER_JOB = 1024
-COLUMNS = ("what", "disk", "in memory", "ratio", "bare fsync")
+COLUMNS = ("what", "disk, jobs", "memory, or no jobs", "ratio", "bare fsync")
 JOB = request("0", prefer="respond-async")
 PLAIN = request("0")
 HUGE = 100_000
@@ -149,20 +149,37 @@ async def _accepting(plan: Jobs, directory: Path, part: Part) -> None:
 
 
 async def _beside(plan: Jobs, directory: Path, part: Part) -> None:
-    """Requests that are no jobs, with jobs on (and on disk) and off (in memory)."""
+    """Requests that are no jobs, with jobs on and off. What counts is the policy server's CPU time
+    for each: it is the bottleneck, and other load moves it least."""
     rates: dict[str, list[float]] = {"on": [], "off": []}
+    costs: dict[str, list[float]] = {"on": [], "off": []}
     async with (
         running(directory / "on", HUGE) as on,
-        running(directory / "off", HUGE, memory=True, jobs=False) as off,
+        running(directory / "off", HUGE, jobs=False) as off,
     ):
         for turn in range(2 * plan.rounds):
             order = (("on", on), ("off", off)) if turn % 2 else (("off", off), ("on", on))
             for name, bench in order:
+                before = cpu_s(bench.pid)
                 rates[name].append(await _rate(bench, plan, PLAIN, 200))
-    ratio = median(rates["on"]) / median(rates["off"])
-    part.rows.append(["plain requests/s", median(rates["on"]), median(rates["off"]), ratio, None])
-    part.bars.append(Bar.at_least("plain requests/s against no jobs", ratio, MIN_FAST_PATH))
-    part.data["beside"] = rates
+                used = cpu_s(bench.pid) - before
+                costs[name].append(1e6 * used / max(1.0, rates[name][-1] * plan.seconds))
+    part.rows.append(["plain requests/s", *_both(rates), _ratio(rates), None])
+    cheap = median(costs["off"]) / median(costs["on"])
+    part.rows.append(["CPU µs of a plain request", *_both(costs), cheap, None])
+    part.bars.append(
+        Bar.at_least("plain requests a CPU second, against no jobs", cheap, MIN_FAST_PATH)
+    )
+    part.data["beside"] = {"rates": rates, "costs": costs}
+
+
+def _both(figures: dict[str, list[float]]) -> list[float]:
+    return [median(found) for found in figures.values()]
+
+
+def _ratio(figures: dict[str, list[float]]) -> float:
+    disk, memory = _both(figures)
+    return disk / memory
 
 
 @dataclass(slots=True)
@@ -171,9 +188,11 @@ class _Open:
 
     latencies: list[float] = field(default_factory=list)
     others: int = 0
+    what: bytes = JOB
+    wanted: int = 202
 
     def on_reply(self, connection: Connection, reply: Reply) -> None:
-        if reply.status == 202:
+        if reply.status == self.wanted:
             self.latencies.append(time.monotonic() - connection.sent_at)
         else:
             self.others += 1
@@ -191,21 +210,27 @@ class _Open:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             connection = self.idle.pop()
             connection.sent_at = due
-            connection.send(JOB)
+            connection.send(self.what)
         await asyncio.sleep(1.0)
         for connection in everyone:
             connection.close()
 
 
 async def _latency(plan: Jobs, directory: Path, part: Part) -> None:
-    """p99 of the 202 at a steady rate, and of one bare fsync on the same disk."""
-    load = _Open()
+    """p99 of the 202 at a steady rate, and of one bare fsync on the same disk; for comparison, of
+    requests that are no jobs, which shows what the machine itself adds."""
+    load, plain = _Open(), _Open(what=PLAIN, wanted=200)
+    async with running(directory / "plain", HUGE) as bench:
+        await plain.run(bench.url, plan.rate, plan.latency_s)
     fsyncs = _fsyncs(directory)
     async with running(directory / "latency", 1) as bench:
         await load.run(bench.url, plan.rate, plan.latency_s)
     fsyncs += _fsyncs(directory)
     p99, fsync = Quantiles.of(load.latencies).p99, Quantiles.of(fsyncs).p99
     p50 = Quantiles.of(load.latencies).p50
+    usual = Quantiles.of(plain.latencies)
+    part.rows.append([f"plain p50 ms at {plan.rate:g}/s", _ms(usual.p50), None, None, None])
+    part.rows.append([f"plain p99 ms at {plan.rate:g}/s", _ms(usual.p99), None, None, None])
     part.rows.append([f"202 p50 ms at {plan.rate:g}/s", _ms(p50), None, None, None])
     part.rows.append([f"202 p99 ms at {plan.rate:g}/s", _ms(p99), None, None, _ms(fsync)])
     wanted = None if fsync is None else FSYNC_TIMES * fsync + FSYNC_MORE_S
