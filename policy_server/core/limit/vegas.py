@@ -216,7 +216,8 @@ class Vegas:
         """
         while self._cuts and self._cuts[0][0] < s.now - CUT_MEMORY_S:
             self._cuts.popleft()
-        goal = RECOVERED * max((limit for _, limit in self._cuts), default=0.0)
+        cut = max((limit for _, limit in self._cuts), default=0.0)
+        goal = min(RECOVERED * cut, self._cap())
         if self._limit >= goal or self._nearness(s) >= 0.5:
             return self._clamped(Reason.HOLD)
         self._limit = min(goal, self._limit + max(1.0, math.sqrt(self._limit) / 4.0))
@@ -281,9 +282,12 @@ class Vegas:
             near = max(near, s.engine_queue / self._alpha())
         return near
 
-    def _clamped(self, reason: Reason) -> Change:
+    def _cap(self) -> float:
         peak = max((p for _, p in self._peaks), default=0.0)
-        cap = max(FREE_LIMIT, 3.0 * peak, 0.6 * (self._valid or 0.0))
+        return max(FREE_LIMIT, 3.0 * peak, 0.6 * (self._valid or 0.0))
+
+    def _clamped(self, reason: Reason) -> Change:
+        cap = self._cap()
         bounded = min(max(self._limit, self._p.minimum), self._p.maximum)
         if bounded > cap and reason in (Reason.HOLD, Reason.GROW, Reason.PROBE):
             reason = Reason.CLAMP
