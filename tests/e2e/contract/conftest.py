@@ -128,7 +128,7 @@ async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
         echo = await cleanup.enter_async_context(running_upstream(where["upstream"]))
         live = Live(directory, where, config, client, wiring, echo)
         grpc_port = await cleanup.enter_async_context(_grpc_echo())
-        await live.start_policy("--data-dir", str(directory))
+        await live.start_policy()
         cleanup.push_async_callback(lambda: stop(live.policy))
         for name, options in {
             "near": {},

@@ -99,7 +99,9 @@ async def test_a_ticket_outlives_a_crash_and_a_used_one_stays_used(live: Live) -
     await live.start_policy()
     before = await outcomes(live)
     for ticket in (used, kept):
-        assert (await live.post(headers={**A, "x-queue-ticket": ticket})).status == 200
-    assert await grew(live, before) == {"used": 1, "honoured": 1}
+        answer = await live.post(headers={**NOW, **A, "x-queue-ticket": ticket})
+        assert answer.status in (200, 429)  # the slot may be known to be taken still
+    counted = await grew(live, before)
+    assert (counted["used"], counted["honoured"]) == (1, 1)
     live.echo.finish.set()
     assert ((await first).status == 200) or not live.survives
