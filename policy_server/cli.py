@@ -72,6 +72,14 @@ class Mode(StrEnum):
     serve = "serve"
 
 
+class JournalAction(StrEnum):
+    """What to do with the journal."""
+
+    ls = "ls"
+    verify = "verify"
+    stats = "stats"
+
+
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="YAML file; POLICY_…__… variables override it.")
 ]
@@ -186,6 +194,22 @@ def envoy_config(
         namespace=namespace,
     )
     sys.stdout.write(render(settings, asked))
+
+
+@app.command()
+def journal(
+    action: Annotated[JournalAction, typer.Argument(help="Who waits, is it sound, in numbers.")],
+    config: ConfigFile = None,
+    data_dir: DataDir = Path("data"),
+) -> None:
+    """Look into the journal; a server may be running."""
+    from rich.console import Console
+
+    from policy_server.app.journal_command import run_journal
+    from policy_server.config import load_config
+
+    console = Console(width=None if sys.stdout.isatty() else 140)  # a file or a pipe
+    raise typer.Exit(run_journal(action.value, load_config(config, os.environ), data_dir, console))
 
 
 @app.command()

@@ -315,8 +315,8 @@ class Driver:
 
     def start(self, places: list[Place], now: float) -> None:
         """Take back what the journal kept, then begin to save what is learned."""
-        self._scribe.take_back(now)
-        self._emit(self.admission.restore([p.request for p in places], now), now)
+        waiting = self._scribe.take_back(places, now)
+        self._emit(self.admission.restore(waiting, now), now)
         self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
 
     def _save(self) -> None:

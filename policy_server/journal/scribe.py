@@ -12,7 +12,7 @@ have records of their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import (
@@ -28,7 +28,7 @@ from policy_server.core.events import (
 from policy_server.core.outcome import Outcome
 from policy_server.core.request import Kind, Request
 from policy_server.journal.boot import this_boot
-from policy_server.journal.port import Held, Journal, RequestContext, Turn
+from policy_server.journal.port import Held, Journal, Place, RequestContext, Turn
 from policy_server.journal.restore import alive_leases
 
 
@@ -67,9 +67,9 @@ class Scribe:
     def _admitted(self, event: Admitted, now: float) -> None:
         if event.resent:
             return
-        if event.queued:
-            self._journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
         self._journal.lease_granted(Held(event.request, now, self._boot))
+        if event.queued:  # last: a crash between the two must not find neither
+            self._journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
         self._turn(event.request)
 
     def _turn(self, request: Request) -> None:
@@ -78,8 +78,8 @@ class Scribe:
             line = int(request.priority)
             self._journal.save_turn(Turn(request.pool, line, request.tenant, *turn, self._boot))
 
-    def take_back(self, now: float) -> None:
-        """At a start, before the places: the charges, the slots in use, what was learned."""
+    def take_back(self, places: Iterable[Place], now: float) -> list[Request]:
+        """At a start: the charges, the slots in use, what was learned; and who still waits."""
         turns = [turn for turn in self._journal.load_turns() if self._boot and not self._old(turn)]
         for turn in sorted(turns, key=lambda t: -t.epoch):
             was = turn.tokens, turn.epoch
@@ -93,6 +93,11 @@ class Scribe:
             ):
                 self._journal.lease_ended(uid)
         self._admission.restore_learned(self._journal.load_learned(), now)
+        waiting = [place.request for place in places]
+        for request in waiting:
+            if request.uid in alive:  # the crash came between its admission and its place's end
+                self._journal.remove(request.uid, Outcome.QUEUED_ADMITTED)
+        return [request for request in waiting if request.uid not in alive]
 
     def _old(self, turn: Turn) -> bool:
         return turn.boot != self._boot

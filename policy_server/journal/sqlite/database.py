@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from policy_server.journal.port import JournalTooNewError, JournalUnavailableError
@@ -112,13 +113,25 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     if not path.exists():
         raise JournalUnavailableError(f"{path}: no such file; is --data-dir the server's?")
     try:
-        db = sqlite3.connect(
-            f"file:{_quoted(path)}?mode=ro", uri=True, timeout=BUSY_S, isolation_level=None
-        )
+        return _read_only(path, "mode=ro")
+    except sqlite3.Error as error:
+        # where even a reader's lock file can't be made: a copy, a disk that is read-only or full
+        log = path.with_name(path.name + "-wal")
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_CANTOPEN and not log.exists():
+            with suppress(sqlite3.Error):
+                return _read_only(path, "mode=ro&immutable=1")
+        raise JournalUnavailableError(explained(error, path)) from None
+
+
+def _read_only(path: Path, how: str) -> sqlite3.Connection:
+    address = f"file:{_quoted(path)}?{how}"
+    db = sqlite3.connect(address, uri=True, timeout=BUSY_S, isolation_level=None)
+    try:
         db.execute("PRAGMA query_only=ON")
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.Error as error:
-        raise JournalUnavailableError(explained(error, path)) from None
+    except sqlite3.Error:
+        db.close()
+        raise
     return db
 
 

@@ -96,7 +96,7 @@ class Mirror(Generic[V]):
         with self._lock:
             if not self._loaded:
                 self._rows = {**found, **self._rows}
-            stale: dict[str, V | None] = {k: None for k in known if k not in self._rows}
+            stale: dict[str, V | None] = {k: None for k in found if k not in self._rows}
             new = {k: v for k, v in self._rows.items() if found.get(k) is not v}
             self._in_file = known
             self._changes = {**stale, **new}

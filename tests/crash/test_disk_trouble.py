@@ -1,0 +1,199 @@
+"""The disk is full, read-only, damaged, someone else's: who waits goes on, `verify` says why."""
+
+# ruff: noqa: ASYNC110, ASYNC221 - a thread and a disk have no event to wait for
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from policy_server.app.journal_command import run_journal
+from policy_server.config import Config
+from policy_server.core.outcome import Outcome
+from policy_server.core.request import Priority, Request
+from policy_server.journal.port import (
+    JournalInUseError,
+    JournalUnavailableError,
+    RequestContext,
+)
+from policy_server.journal.sqlite import inspect
+from policy_server.journal.sqlite.journal import SqliteJournal
+from policy_server.journal.sqlite.store import Store, StoreOptions
+from tests.support.small_disk import SmallDisk, small_disk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with small_disk(tmp_path / "disk") as mounted:
+        yield mounted
+
+
+def request(n: int) -> Request:
+    return Request(f"u{n}", "chat", Priority.P1, float(n), n + 60.0, path="/v1/" + "x" * 400)
+
+
+def opened(path: Path, disk: SmallDisk | None = None) -> SqliteJournal:
+    on_step = disk.on_step if disk is not None else lambda _: None
+    journal = SqliteJournal(Store(StoreOptions(path, lock_wait_s=0.0, on_step=on_step)))
+    journal.open()
+    return journal
+
+
+async def until_healthy(journal: SqliteJournal, healthy: bool) -> None:
+    async with asyncio.timeout(15):
+        while journal.stats().healthy is not healthy:
+            await asyncio.sleep(0.02)
+
+
+def uids(journal: SqliteJournal) -> list[str]:
+    return [place.request.uid for place in journal.load()]
+
+
+def verify(path: Path) -> tuple[int, str]:
+    console = Console(record=True, width=400, file=open("/dev/null", "w"))  # noqa: SIM115
+    config = Config.model_validate({"journal": {"path": str(path)}})
+    return run_journal("verify", config, path.parent, console), console.export_text()
+
+
+async def test_a_disk_that_fills_up_and_has_room_again_loses_nothing(disk: SmallDisk) -> None:
+    path = disk.path / "journal.db"
+    journal = opened(path, disk)
+    journal.append_waiting(request(0), RequestContext())
+    accepted = await journal.store.write_durably(lambda db: db.execute("SELECT 7").fetchone()[0])
+    assert accepted == 7
+    disk.fill()
+    for n in range(1, 2_000):
+        journal.append_waiting(request(n), RequestContext())
+    await until_healthy(journal, False)
+    assert "the disk is full; free some space" in (journal.stats().error or "")
+    with pytest.raises(JournalUnavailableError, match="the disk is full"):
+        await journal.store.write_durably(lambda _: None)
+    for n in range(1, 1_990):
+        journal.remove(f"u{n}", Outcome.QUEUED_ADMITTED)
+    assert len(uids(journal)) == 11
+    disk.free()
+    await until_healthy(journal, True)
+    await journal.flush()
+    await journal.close()
+    again = opened(path)
+    assert uids(again) == ["u0", *(f"u{n}" for n in range(1_990, 2_000))]
+    await again.close()
+    assert verify(path) == (0, f"{path}: sound\n")
+
+
+async def test_a_disk_that_is_full_at_the_start_is_used_once_it_has_room(disk: SmallDisk) -> None:
+    path = disk.path / "journal.db"
+    before = opened(path, disk)
+    before.append_waiting(request(0), RequestContext())
+    await before.close()
+    disk.fill()
+    journal = opened(path, disk)
+    journal.load()
+    for n in range(1, 2_000):  # more than its last page can take
+        journal.append_waiting(request(n), RequestContext())
+    await until_healthy(journal, False)
+    for n in range(2, 2_000):
+        journal.remove(f"u{n}", Outcome.CANCELLED)
+    disk.free()
+    await until_healthy(journal, True)
+    await journal.close()
+    assert "u1" in [place.request.uid for place in inspect.places(path)]
+
+
+async def test_a_read_only_disk_is_no_reason_not_to_serve(disk: SmallDisk) -> None:
+    path = disk.path / "journal.db"
+    before = opened(path)
+    before.append_waiting(request(0), RequestContext())
+    await before.close()
+    if not disk.mounted:
+        disk.fill()  # what comes nearest without a mount
+    else:
+        subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+    journal = opened(path, disk)
+    assert journal.load() == []
+    journal.append_waiting(request(1), RequestContext())
+    assert not journal.stats().healthy
+    with pytest.raises(JournalUnavailableError, match=r"read-only|disk is full"):
+        await journal.flush()
+    await journal.close()
+    assert [place.request.uid for place in inspect.places(path)] == ["u0"]
+
+
+@pytest.mark.parametrize(("at", "damage"), [(0, b"nonsense" * 20), (100, b"\xff" * 4000)])
+async def test_a_damaged_file_is_left_as_it_is_and_explained(
+    tmp_path: Path, at: int, damage: bytes
+) -> None:
+    path = tmp_path / "journal.db"
+    before = opened(path)
+    for n in range(200):
+        before.append_waiting(request(n), RequestContext())
+    await before.close()
+    raw = bytearray(path.read_bytes())
+    raw[at : at + len(damage)] = damage
+    path.write_bytes(raw)
+    code, said = verify(path)
+    assert code == 1
+    assert "damaged" in said
+    journal = opened(path)
+    journal.append_waiting(request(1), RequestContext())
+    assert "damaged; run 'policy-server journal verify'" in (journal.stats().error or "")
+    with pytest.raises(JournalUnavailableError, match="move the file away"):
+        await journal.flush()
+    await journal.close()
+    assert path.read_bytes() == raw
+
+
+async def test_records_that_nobody_wrote_are_told_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = opened(path)
+    rows = [("x", "{}"), ("y", "no json"), ("z", '{"uid": 7, "priority": 99}')]
+    for row in rows:
+        await journal.store.write_durably(
+            lambda db, row=row: db.execute("INSERT INTO places (key, doc) VALUES (?, ?)", row)
+        )
+    await journal.close()
+    again = opened(path)
+    again.append_waiting(request(1), RequestContext())
+    assert uids(again) == ["u1"]
+    await again.close()
+    code, said = verify(path)
+    assert (code, "places: 3 records that can't be read" in said) == (1, True)
+
+
+async def test_a_newer_versions_journal_is_explained(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = opened(path)
+    await journal.store.write_durably(lambda db: db.execute("PRAGMA user_version=99").rowcount)
+    await journal.close()
+    code, said = verify(path)
+    assert (code, "written by a newer version (schema 99" in said) == (1, True)
+
+
+async def test_another_process_owns_it_until_it_dies(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    command = [sys.executable, "-m", "tests.crash.victim", str(path), "sync", "1"]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    with pytest.raises(JournalInUseError, match=f"in use by process {process.pid}; stop that one"):
+        opened(path)
+    assert verify(path)[0] == 0  # beside the running process
+    process.kill()
+    await process.wait()
+    await opened(path).close()
+
+
+async def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalUnavailableError, match=r"does its folder exist"):
+        opened(tmp_path / "file" / "journal.db")
+    with pytest.raises(JournalUnavailableError, match=r"a folder; give journal\.path a file"):
+        opened(tmp_path)
+    with pytest.raises(JournalUnavailableError, match="no such file"):
+        inspect.summary(tmp_path / "none")

@@ -1,0 +1,63 @@
+"""A file system of one or two megabytes that can be filled; where that may not be mounted, a store
+whose commits fail as on a full disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from policy_server.journal.sqlite.housekeeping import Step
+
+
+class SmallDisk:
+    """`path` is a folder on it. `on_step` belongs into the options of stores on it."""
+
+    def __init__(self, path: Path, mounted: bool) -> None:
+        self.path = path
+        self.mounted = mounted
+        self._full = False
+
+    def fill(self) -> None:
+        """Not a byte is left."""
+        self._full = True
+        if self.mounted:
+            with contextlib.suppress(OSError), (self.path / "filler").open("wb") as file:
+                while True:
+                    file.write(b"x" * 4096)
+                    file.flush()
+
+    def free(self) -> None:
+        """There is room again."""
+        self._full = False
+        (self.path / "filler").unlink(missing_ok=True)
+
+    def on_step(self, step: Step) -> None:
+        """Fails where a full disk would, when this one is none."""
+        if self._full and not self.mounted and step in (Step.OPEN, Step.COMMIT):
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+
+def mount(path: Path, *options: str) -> bool:
+    """Whether a tmpfs could be mounted there."""
+    command = ["mount", "-t", "tmpfs", "-o", ",".join(options), "tmpfs", str(path)]
+    with contextlib.suppress(OSError):
+        return subprocess.run(command, check=False, capture_output=True).returncode == 0
+    return False
+
+
+@contextlib.contextmanager
+def small_disk(path: Path, size: str = "1m") -> Iterator[SmallDisk]:
+    """The disk, at `path`."""
+    path.mkdir()
+    mounted = mount(path, f"size={size}")
+    try:
+        yield SmallDisk(path, mounted)
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(path)], check=False)
