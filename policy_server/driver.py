@@ -183,6 +183,10 @@ class Driver:
             return False
         return self._told_again.get(uid, admitted) is admitted
 
+    def knows(self, uid: str) -> bool:
+        """Whether this request was here before: it waits, or waited before a restart, or goes."""
+        return self.admission.pool_of(uid) is not None
+
     def lagging(self) -> bool:
         """Whether this process is too slow to decide on the lower classes."""
         return self._lagging

@@ -213,7 +213,7 @@ class Desk:
         if request is None:
             gate.count(seen.pool, seen.priority, Outcome.PASSED)
             return Verdict(words.passed)
-        if seen.priority is not Priority.P0 and gate.lagging():
+        if seen.priority is not Priority.P0 and gate.lagging() and not gate.knows(request.uid):
             self.counts.overloaded += 1
             gate.count(seen.pool, seen.priority, Outcome.SHED)
             return Verdict(words.overloaded(seen.dialect))

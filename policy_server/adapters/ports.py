@@ -50,6 +50,10 @@ class Gate(Protocol):
         """Whether the event loop lags so far that the lower classes get the cheap answer."""
         ...
 
+    def knows(self, uid: str) -> bool:
+        """Whether it waits, waited before a restart, or was admitted: it was sent again."""
+        ...
+
     def complete(self, uid: str, completion: Completion) -> None:
         """The answer ended. Unknown uids (shed, passed, already ended) are ignored."""
         ...

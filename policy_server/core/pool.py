@@ -90,8 +90,7 @@ class Pool:
         lease = self.leases.get(request.uid)
         if lease is not None:
             return [self._repeat(lease, now)]
-        self.room.pass_by(now)
-        self.leases.note_contact(request.node, now)
+        self.lines.note_contact(request.node, now)
         if request.uid in self.lines:
             return self._sent_again(request.uid, now)
         request = self.weights.weigh(request, self.limit_now(now))
@@ -362,7 +361,7 @@ class Pool:
         """When `handle_timer` should be called next; None when nothing is under way."""
         maybe = [self.feedback.due_at(), self.room.places.due_at(), self._rationed_until]
         maybe.append(self._sweep_at if len(self.leases) else None)
-        deadline = self.room.earliest_deadline() if len(self.room) else None
+        deadline = self.room.earliest_deadline() if self.room.held else None
         resumes_at = self._pacer.resumes_at()
         maybe.append(None if deadline is None else max(deadline, resumes_at))
         maybe.append(resumes_at if self._paced else None)

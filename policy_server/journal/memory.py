@@ -51,6 +51,13 @@ class MemoryJournal:
         self._check_open()
         self._leases[held.request.uid] = held
 
+    def release(self, held: Held, turn: Turn | None) -> None:
+        """See `Journal`."""
+        self.remove(held.request.uid, Outcome.QUEUED_ADMITTED)
+        self.lease_granted(held)
+        if turn is not None:
+            self.save_turn(turn)
+
     def lease_ended(self, uid: str) -> None:
         """See `Journal`."""
         self._check_open()

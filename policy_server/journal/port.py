@@ -125,6 +125,13 @@ class Journal(Protocol):
         """A slot is in use."""
         ...
 
+    def release(self, held: Held, turn: Turn | None) -> None:
+        """Who waited goes: its place ends, its lease begins, its tenant had a turn.
+
+        One step that no crash of the process can undo or split.
+        """
+        ...
+
     def lease_ended(self, uid: str) -> None:
         """It is free again; nothing when it was not known."""
         ...

@@ -67,16 +67,23 @@ class Scribe:
     def _admitted(self, event: Admitted, now: float) -> None:
         if event.resent:
             return
-        self._journal.lease_granted(Held(event.request, now, self._boot))
-        if event.queued:  # last: a crash between the two must not find neither
-            self._journal.remove(event.request.uid, Outcome.QUEUED_ADMITTED)
-        self._turn(event.request)
+        held = Held(event.request, now, self._boot)
+        if event.queued:
+            self._journal.release(held, self._turn_of(event.request))
+        else:
+            self._journal.lease_granted(held)
+            self._turn(event.request)
 
     def _turn(self, request: Request) -> None:
-        turn = self._admission.turn_of(request)
+        turn = self._turn_of(request)
         if turn is not None:
-            line = int(request.priority)
-            self._journal.save_turn(Turn(request.pool, line, request.tenant, *turn, self._boot))
+            self._journal.save_turn(turn)
+
+    def _turn_of(self, request: Request) -> Turn | None:
+        turn = self._admission.turn_of(request)
+        if turn is None:
+            return None
+        return Turn(request.pool, int(request.priority), request.tenant, *turn, self._boot)
 
     def take_back(self, places: Iterable[Place], now: float) -> list[Request]:
         """At a start: the charges, the slots in use, what was learned; and who still waits."""

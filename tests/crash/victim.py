@@ -12,7 +12,6 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Priority, Request
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import Held, RequestContext
@@ -62,8 +61,7 @@ async def main(path: Path, step: Step, nth: int) -> None:
     while True:
         journal.append_waiting(request(n), RequestContext())
         if n >= LINE:
-            journal.lease_granted(Held(request(n - LINE), float(n), boot))
-            journal.remove(f"u{n - LINE}", Outcome.QUEUED_ADMITTED)
+            journal.release(Held(request(n - LINE), float(n), boot), None)
             journal.lease_ended(f"u{n - 2 * LINE}")
         if n % 3 == 0:
             await store.write_durably(durable(n))

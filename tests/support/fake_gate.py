@@ -101,6 +101,9 @@ class FakeGate:
     def lagging(self) -> bool:
         return self.lag
 
+    def knows(self, uid: str) -> bool:
+        return uid in self.leases
+
     def complete(self, uid: str, completion: Completion) -> None:
         self.leases.discard(uid)
         self.completed.append((uid, completion))

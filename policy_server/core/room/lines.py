@@ -50,6 +50,13 @@ class Lines:
         if job.uid not in self.jobs:
             self.jobs.push(job)
 
+    def note_contact(self, node: str, now: float) -> None:
+        """A request came. After a restart: its Envoy is back, and sends again what it holds."""
+        self._leases.note_contact(node, now)
+        if len(self.room.places):
+            self.room.places.note_contact(now)
+            self.room.pass_by(now)
+
     def waiting(self) -> list[int]:
         """Lines with someone who may go, most important first; none while no back end is ready."""
         if self._ramp.closed:

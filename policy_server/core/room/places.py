@@ -7,8 +7,9 @@ Envoy sends the held requests again in any order, over about a second. Until the
     passed by   the returns have ceased: out of line. Who comes later gets its seniority back
     lapsed      past its deadline, or not back `ABSENT_S` after the restart: its client has left
 
-Requests are returning while   now < min(start + LONGEST_S, max(start + FIRST_S, last + QUIET_S))
-with `last` the latest return. So a slot that is kept costs its idle time only while they come.
+Requests are returning while   now < min(first + LONGEST_S, max(first + FIRST_S, last + QUIET_S))
+with `first` the first request of any kind after the restart and `last` the latest return. So a
+slot that is kept costs its idle time only while they come.
 
 Owner: the room. A uid is awaited or passed by, never both.
 """
@@ -17,8 +18,8 @@ from __future__ import annotations
 
 from policy_server.core.request import Request
 
-FIRST_S = 1.5  # Envoy reconnects and comes back from a back-off of at most 0.5 s
-QUIET_S = 0.6  # a little more than that back-off
+FIRST_S = 2.0  # Envoy comes back from a back-off of at most 0.5 s, on a busy machine
+QUIET_S = 1.0  # twice that back-off
 LONGEST_S = 5.0
 ABSENT_S = 60.0  # for so long Envoy tries
 SWEEP_S = 1.0
@@ -31,6 +32,7 @@ class Places:
         self._awaited: dict[str, Request] = {}
         self._passed: dict[str, Request] = {}
         self._start = float("-inf")
+        self._first: float | None = None
         self._last = float("-inf")
         self._sweep_at = float("inf")
 
@@ -45,7 +47,12 @@ class Places:
     def keep(self, request: Request, now: float) -> None:
         """`request` waited before the restart that ends now."""
         self._awaited[request.uid] = request
-        self._start = now
+        self._start, self._first = now, None
+
+    def note_contact(self, now: float) -> None:
+        """A request came, whoever's."""
+        if self._first is None:
+            self._first = now
 
     def awaited(self, uid: str) -> bool:
         """Whether this ticket stands in line without its request."""
@@ -67,7 +74,10 @@ class Places:
         self._awaited.pop(uid, None)
 
     def _until(self) -> float:
-        return min(self._start + LONGEST_S, max(self._start + FIRST_S, self._last + QUIET_S))
+        first = self._first
+        if first is None:
+            return self._start + ABSENT_S
+        return min(first + LONGEST_S, max(first + FIRST_S, self._last + QUIET_S))
 
     def pass_by(self, now: float) -> list[str]:
         """Once the returns have ceased: whose tickets are to be taken out of line."""

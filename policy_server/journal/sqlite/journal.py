@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sqlite3
 
@@ -28,6 +29,7 @@ from policy_server.journal.records import (
 )
 from policy_server.journal.sqlite.mirror import Mirror
 from policy_server.journal.sqlite.store import Store
+from policy_server.journal.sqlite.tail import Tail
 
 
 class SqliteJournal:
@@ -39,6 +41,7 @@ class SqliteJournal:
         self._leases: Mirror[Held] = Mirror("leases", lease_to_json, lease_from_json)
         self._turns: Mirror[Turn] = Mirror("turns", turn_to_json, turn_from_json)
         self._learned = _LearnedTable()
+        self._tail = Tail(store.path.with_name(store.path.name + "-tail"))
         self._boot = this_boot()
         self._closed = False
         for table in (self._places, self._leases, self._turns, self._learned):
@@ -47,6 +50,7 @@ class SqliteJournal:
     def open(self) -> None:
         """See `Store.open`."""
         self.store.open()
+        self._replay()
 
     def append_waiting(self, request: Request, context: RequestContext) -> None:
         """See `Journal`."""
@@ -71,6 +75,28 @@ class SqliteJournal:
         self._check_open()
         self._leases.put(held.request.uid, held)
         self.store.touch()
+
+    def release(self, held: Held, turn: Turn | None) -> None:
+        """See `Journal`."""
+        self._check_open()
+        with contextlib.suppress(ValueError):
+            text = turn_to_json(turn) if turn is not None else "null"
+            self._tail.add(f"[{lease_to_json(held)},{text}]")
+        self._release(held, turn)
+
+    def _release(self, held: Held, turn: Turn | None) -> None:
+        self._leases.put(held.request.uid, held)
+        if turn is not None:
+            self.save_turn(turn)
+        self._places.remove(held.request.uid)
+        self.store.touch()
+
+    def _replay(self) -> None:
+        """Releases that the last process had no time to commit."""
+        for record in self._tail.open():
+            lease, turn = _pair(record)
+            if lease is not None and lease.request.uid in self._places:
+                self._release(lease, turn)
 
     def lease_ended(self, uid: str) -> None:
         """See `Journal`."""
@@ -129,11 +155,21 @@ class SqliteJournal:
     async def close(self) -> None:
         """See `Journal`."""
         self._closed = True
+        self._tail.close()
         await self.store.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise JournalClosedError("the journal is closed")
+
+
+def _pair(text: str) -> tuple[Held | None, Turn | None]:
+    """What `release` stored; a record that is none gives nothing."""
+    try:
+        lease, turn = json.loads(text)
+    except (ValueError, TypeError):
+        return None, None
+    return lease_from_json(json.dumps(lease)), turn_from_json(json.dumps(turn))
 
 
 class _LearnedTable:

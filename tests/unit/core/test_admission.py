@@ -210,8 +210,8 @@ def test_after_a_restart_the_line_is_that_of_before_however_it_comes_back() -> N
 def test_a_free_slot_is_kept_for_the_first_in_line_until_the_returns_have_ceased() -> None:
     gate = restarted(*(request(uid, at=90.0, budget_s=60.0) for uid in "ab"))
     assert only(Waiting, gate.submit(request("b", at=100.3), 100.3))
-    assert not only(Admitted, run_timers(gate, 100.3, 100.0 + FIRST_S - 0.01))
-    assert uids(only(Admitted, run_timers(gate, 101.0, 102.0))) == ["b"]
+    assert not only(Admitted, run_timers(gate, 100.3, 100.3 + FIRST_S - 0.01))
+    assert uids(only(Admitted, run_timers(gate, 102.0, 103.0))) == ["b"]
     (late,) = only(Waiting, gate.submit(request("a", at=103.0), 103.0))
     assert late.request.arrived == 90.0  # late, but not last
 

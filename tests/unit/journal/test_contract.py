@@ -9,7 +9,14 @@ import pytest
 
 from policy_server.core.outcome import Outcome
 from policy_server.core.request import Kind, Priority, Request
-from policy_server.journal.port import Journal, JournalClosedError, RequestContext
+from policy_server.journal.port import (
+    MAX_TURNS,
+    Held,
+    Journal,
+    JournalClosedError,
+    RequestContext,
+    Turn,
+)
 from tests.unit.journal.harness import HARNESSES, Harness
 
 CONTEXT = RequestContext(request_id="req-1")
@@ -115,6 +122,44 @@ async def test_a_uid_may_wait_again_after_it_left(journal: Journal) -> None:
     journal.append_waiting(request("a"), CONTEXT)
     await journal.flush()
     assert uids(journal) == ["b", "a"]
+
+
+async def test_slots_in_use_and_turns_survive(harness: Harness, journal: Journal) -> None:
+    leases = [Held(request(uid), 12.5, "boot") for uid in "ab"]
+    for held in leases:
+        journal.lease_granted(held)
+    journal.lease_ended("a")
+    journal.lease_ended("never granted")
+    journal.save_turn(Turn("chat", 2, "acme", 100.0, 5.0, "boot"))
+    journal.save_turn(Turn("chat", 2, "acme", 300.0, 5.0, "boot"))
+    journal = await restarted(harness, journal)
+    (held,) = journal.load_leases()
+    kept = held.request
+    assert (kept.uid, kept.pool, kept.seats, kept.tenant) == ("b", "chat", 2, "acme")
+    assert (held.granted, held.boot) == (12.5, "boot")
+    assert journal.load_turns() == [Turn("chat", 2, "acme", 300.0, 5.0, "boot")]
+
+
+async def test_a_release_ends_the_place_and_begins_the_lease(
+    harness: Harness, journal: Journal
+) -> None:
+    turn = Turn("chat", 2, "acme", 300.0, 5.0, "boot")
+    journal.append_waiting(request("a"), CONTEXT)
+    journal.append_waiting(request("b"), CONTEXT)
+    journal.release(Held(request("a"), 12.5, "boot"), turn)
+    assert (journal.stats().waiting, journal.stats().leases) == (1, 1)
+    journal = await restarted(harness, journal)
+    assert uids(journal) == ["b"]
+    assert [held.request.uid for held in journal.load_leases()] == ["a"]
+    assert journal.load_turns() == [turn]
+
+
+async def test_turns_are_bounded(journal: Journal) -> None:
+    for n in range(MAX_TURNS + 5):
+        journal.save_turn(Turn("chat", 1, f"t{n}", 1.0, 5.0))
+    turns = journal.load_turns()
+    assert len(turns) == MAX_TURNS
+    assert turns[0].tenant == "t5"
 
 
 async def test_what_was_learned_survives_pool_by_pool(harness: Harness, journal: Journal) -> None:

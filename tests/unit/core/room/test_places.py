@@ -10,7 +10,17 @@ def kept(*uids: str, at: float = 100.0, budget_s: float = 30.0) -> Places:
     places = Places()
     for uid in uids:
         places.keep(request(uid, at=at, budget_s=budget_s), at)
+    places.note_contact(at)
     return places
+
+
+def test_before_the_first_request_everyone_is_awaited() -> None:
+    places = Places()
+    places.keep(request("a", at=100.0, budget_s=300.0), 100.0)
+    assert places.pass_by(140.0) == []
+    places.note_contact(140.0)
+    assert places.due_at() == 140.0 + FIRST_S
+    assert places.pass_by(140.0 + FIRST_S) == ["a"]
 
 
 def test_nothing_kept_asks_for_no_timer() -> None:
@@ -30,10 +40,10 @@ def test_nobody_comes_back() -> None:
 
 def test_while_some_come_back_the_others_are_awaited() -> None:
     places = kept("a", "b", "c")
-    assert places.back("b", 101.4)
-    assert not places.back("b", 101.4)
-    assert places.pass_by(101.4 + QUIET_S - 0.01) == []
-    assert places.pass_by(101.4 + QUIET_S) == ["a", "c"]
+    assert places.back("b", 101.9)
+    assert not places.back("b", 101.9)
+    assert places.pass_by(101.9 + QUIET_S - 0.01) == []
+    assert places.pass_by(101.9 + QUIET_S) == ["a", "c"]
 
 
 def test_not_for_ever() -> None:
@@ -57,6 +67,7 @@ def test_who_was_passed_by_can_be_claimed_once() -> None:
 def test_who_does_not_come_lapses_at_its_deadline_or_when_envoy_has_given_up() -> None:
     places = kept("short", budget_s=5.0)
     places.keep(request("long", at=100.0, budget_s=600.0), 100.0)
+    places.note_contact(100.0)
     places.pass_by(102.0)
     assert places.due_at() == 102.0 + SWEEP_S
     assert places.lapsed(104.0) == []

@@ -118,6 +118,7 @@ def test_a_kept_place_counts_in_line_but_not_as_waiting() -> None:
 def test_a_place_that_was_passed_by_gives_its_seniority_to_who_comes_late() -> None:
     some = room()
     some.keep_place(request("a", at=5.0, budget_s=15.0), 8.0)
+    some.places.note_contact(8.0)
     some.pass_by(8.0 + FIRST_S)
     assert "a" not in some
     again, returned = some.claim(request("a", at=12.0))
