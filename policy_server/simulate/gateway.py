@@ -236,7 +236,9 @@ class Gateway:
         """It dies with all it knows, but for its journal; Envoy keeps the held requests."""
         old, now = self.gate, self._loop.now
         saved = old.learned(now) if isinstance(old, CoreGate) else {}
-        held = [attempt.request for attempt in self._attempts.values() if attempt.answer is None]
+        attempts = list(self._attempts.values())
+        held = [attempt.request for attempt in attempts if attempt.answer is None]
+        under_way = [(a.request, a.answer.sent_at) for a in attempts if a.answer is not None]
         self._use(DeadGate())
 
         def restart() -> None:
@@ -244,6 +246,8 @@ class Gateway:
             self._use(gate)
             if isinstance(gate, CoreGate):
                 gate.restore_learned(saved, self._loop.now)
+                for request, sent_at in under_way:
+                    gate.restore_lease(request, sent_at, self._loop.now)
                 self.obey(gate.restore(held, self._loop.now))
             for attempt in list(self._attempts.values()):
                 if attempt.answer is None:

@@ -32,6 +32,7 @@ from tests.bench import (
     decision,
     embeddings,
     held,
+    journal,
     observer,
     overload,
     pulse,
@@ -140,6 +141,11 @@ def _decision(options: argparse.Namespace) -> Run:
     return lambda directory: decision.run(decision.Decision(), directory, say)
 
 
+def _journal(options: argparse.Namespace) -> Run:
+    plan = journal.JournalCost(**_given(seconds=options.seconds))
+    return lambda directory: journal.run(plan, directory, say)
+
+
 def _observer(options: argparse.Namespace) -> Run:
     plan = observer.Watched(**_given(seconds=options.seconds))
     return lambda directory: observer.run(plan, directory, say)
@@ -182,6 +188,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "held": _held,
     "ceiling": _ceiling,
     "decision": _decision,
+    "journal": _journal,
     "observer": _observer,
     "startup": _startup,
     "embeddings": _embeddings,

@@ -73,6 +73,7 @@ async def running_lab(
     config: Mapping[str, Any],
     *,
     bare: bool = False,
+    memory: bool = False,
     upstream: Upstream | None = None,
     gate_rate_per_s: int = NO_RATE_LIMIT,
 ) -> AsyncIterator[Lab]:
@@ -88,7 +89,13 @@ async def running_lab(
             await cleanup.enter_async_context(upstream(where["upstream"]))
         else:
             with_trivial_upstream(bootstrap, where["upstream"])
-        gate = await (_bare(where, directory) if bare else _policy(where, file, directory))
+        if bare:
+            gate = await _module("bare_gate", str(where["grpc"]), directory)
+        elif memory:
+            gate = await _module("memory_gate", str(file), directory)
+            await wait_http_ok(f"http://127.0.0.1:{where['http']}/readyz", gate)
+        else:
+            gate = await _policy(where, file, directory)
         cleanup.push_async_callback(stop, gate)
         envoy = await cleanup.enter_async_context(running_envoy(bootstrap, directory))
         http = await cleanup.enter_async_context(aiohttp.ClientSession())
@@ -115,9 +122,9 @@ async def _policy(where: dict[str, int], file: Path, directory: Path) -> asyncio
     return gate
 
 
-async def _bare(where: dict[str, int], directory: Path) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "tests.bench.bare_gate", str(where["grpc"])]
-    with (directory / "bare.log").open("ab") as sink:
+async def _module(name: str, argument: str, directory: Path) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", f"tests.bench.{name}", argument]
+    with (directory / f"{name}.log").open("ab") as sink:
         return await asyncio.create_subprocess_exec(*tied_to_us(command), stdout=sink, stderr=sink)
 
 

@@ -74,7 +74,7 @@ class SqliteJournal:
         """See `Journal`."""
         self._check_open()
         self._leases.put(held.request.uid, held)
-        self.store.touch()
+        self.store.touch(lazily=True)
 
     def release(self, held: Held, turn: Turn | None) -> None:
         """See `Journal`."""
@@ -102,7 +102,7 @@ class SqliteJournal:
         """See `Journal`."""
         self._check_open()
         if self._leases.remove(uid):
-            self.store.touch()
+            self.store.touch(lazily=True)
 
     def load_leases(self) -> list[Held]:
         """See `Journal`."""

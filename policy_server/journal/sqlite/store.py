@@ -95,10 +95,10 @@ class Store:
         """Before `open`: a table that takes part in each transaction."""
         self._writer.state.tables.append(table)
 
-    def touch(self) -> None:
-        """A table has something to write."""
+    def touch(self, *, lazily: bool = False) -> None:
+        """A table has something to write; `lazily`: it may take some 40 ms."""
         self._check_open()
-        self._writer.touch()
+        self._writer.touch(lazily=lazily)
 
     def open(self) -> None:
         """Take the file over, on the running event loop; waits for the disk, once.

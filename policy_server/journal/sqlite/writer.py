@@ -33,6 +33,8 @@ from policy_server.journal.sqlite.ownership import Lock, make_folder
 from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake, is_trouble
 
 LINGER_S = 0.01
+LAZY_S = 0.03
+"""For what costs little when a crash forgets it: so long a short answer is never written at all."""
 RETRY_S = 1.0
 IDLE_S = 0.05
 MAX_KEPT = 20_000
@@ -111,6 +113,7 @@ class Writer(threading.Thread):
         self._queue: deque[Write] = deque()
         self._wanted = threading.Condition()
         self._changed = False
+        self._prompt = False
         self._urgent = False
         self._closing = False
         self._unsynced_since: float | None = None
@@ -123,14 +126,16 @@ class Writer(threading.Thread):
         with self._wanted:
             self._queue.append(write)
             self._urgent = self._urgent or write.settle is not None
+            self._prompt = True
             self._wanted.notify()
 
-    def touch(self) -> None:
+    def touch(self, *, lazily: bool = False) -> None:
         """A table has something to write."""
-        if self._changed:
+        if self._changed and (lazily or self._prompt):
             return
         with self._wanted:
             self._changed = True
+            self._prompt = self._prompt or not lazily
             self._wanted.notify()
 
     def pending(self) -> int:
@@ -161,13 +166,15 @@ class Writer(threading.Thread):
         with self._wanted:
             if not self._queue and not self._changed and not self._closing:
                 self._wanted.wait(self._patience())
+            if not self._prompt and not self._closing and self._changed:
+                self._wanted.wait_for(lambda: self._prompt or self._closing, LAZY_S)
             if not self._urgent and not self._closing:
                 self._wanted.wait_for(lambda: self._urgent or self._closing, self._linger())
             if self._closing and not self._queue and not self._changed:
                 return None
             batch = list(self._queue)
             self._queue.clear()
-            self._urgent = False
+            self._urgent = self._prompt = False
             return batch
 
     def _patience(self) -> float | None:
