@@ -132,11 +132,15 @@ class Crowd:
         """Names in the order in which they reached the model server."""
         return [name for r in self._upstream.requests if (name := r.headers.get("x-name"))]
 
-    async def crash(self, outage_s: float = 1.0) -> None:
+    async def post_one(self) -> None:
+        """One more, of nobody's."""
+        await self._post(CHAT, {"x-request-priority": "0"})
+
+    async def crash(self, outage_s: float = 1.0, *arguments: str) -> None:
         """SIGKILL, and a new process after a while."""
         await stop(self._stack.policy)
         await asyncio.sleep(outage_s)
-        await self._stack.start_policy()
+        await self._stack.start_policy(*arguments)
 
     async def until_released(self, count: int) -> None:
         """Until so many have gone."""

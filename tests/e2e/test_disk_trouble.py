@@ -1,0 +1,49 @@
+"""A policy server whose disk is full or read-only serves those who wait, and says what is wrong."""
+
+# ruff: noqa: ASYNC110, ASYNC221 - other processes have no event to wait for
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.held_crowd import Crowd, stage
+from tests.support.small_disk import small_disk
+from tests.support.stack import Stack
+
+EACH = 1
+"""60 requests."""
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+async def test_who_waits_is_served_without_a_disk(how: str, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "4m") as disk:
+        data = ("--data-dir", str(disk.path / "data"))
+        async with stage(tmp_path) as (stack, upstream):
+            crowd = Crowd(stack, upstream, EACH)
+            await crowd.crash(0.0, *data)  # now on the small disk
+            answers = await crowd.gather()
+            if how == "read-only" and disk.mounted:
+                stack.policy.kill()
+                await stack.policy.wait()
+                subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+            disk.fill()
+            await crowd.crash(0.5, *data)
+            upstream.finish.set()
+            await asyncio.gather(*answers)
+            assert crowd.statuses == {200: len(answers)}
+            more = [crowd.post_one() for _ in range(60)]
+            await asyncio.gather(*more)
+            assert crowd.statuses == {200: len(answers) + len(more)}
+            if disk.mounted:
+                said = {"full": "the disk is full", "read-only": "read-only"}[how]
+                await _until_warned(stack, said)
+
+
+async def _until_warned(stack: Stack, said: str) -> None:
+    async with asyncio.timeout(20):
+        while not any(said in text for text in (await stack.status())["warnings"]):
+            await asyncio.sleep(0.05)
