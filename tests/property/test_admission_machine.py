@@ -307,9 +307,10 @@ class AdmissionMachine(RuleBasedStateMachine):
             self.learn(self.gate.drain(self.now))
         assert not self.held_waiting()
 
-    @rule(odd=ODD, keep=st.booleans())
-    def restart(self, odd: float, keep: bool) -> None:
-        """The process dies; its leases are forgotten, its waiters have their places."""
+    @rule(odd=ODD, keep=st.booleans(), reboot=st.booleans())
+    def restart(self, odd: float, keep: bool, reboot: bool) -> None:
+        """The process dies; its waiters have their places, and, unless the machine went down,
+        its leases are known and the tenants' turns go on."""
         learned = self.gate.learned(self.now)
         if not keep:
             learned = {p: dict.fromkeys([*v, "drain"], odd) for p, v in learned.items()}
@@ -319,9 +320,18 @@ class AdmissionMachine(RuleBasedStateMachine):
             for r in waited
             if r.kind is Kind.HELD and r.deadline > self.now and r.pool in self.configured
         }
-        self.books = Books({}, {}, Counter())
+        was, leased = self.gate, {} if reboot else self.books.leased
+        leased = {u: r for u, r in leased.items() if r.pool in self.configured}
+        self.books = Books({}, leased, Counter(admitted=len(leased)), len(leased))
         self.draining = False
         self.gate = Admission(list(self.configured.values()), Coin(0.3))
+        for request in () if reboot else waited:
+            turn = was.turn_of(request)
+            if turn is not None:
+                line = int(request.priority)
+                self.gate.restore_turn(request.pool, line, request.tenant, turn)
+        for request in leased.values():
+            assert self.gate.restore_lease(request, self.now - 1.0, self.now)
         lost = self.gate.restore(waited, self.now)
         assert len(lost) + len(self.places) == len(waited)
         self.gate.restore_learned(learned, self.now)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_server.core.request import Priority, Request
-from policy_server.journal.port import Place, RequestContext
-from policy_server.journal.restore import revive
+from policy_server.journal.port import Held, Place, RequestContext
+from policy_server.journal.restore import alive_leases, revive
 
 
 def place(uid: str, arrived_wall: float, budget_s: float = 45.0) -> Place:
@@ -43,6 +46,31 @@ def test_the_dead_are_told_apart_and_the_order_stays() -> None:
 def test_a_clock_set_back_makes_nobody_older_or_immortal() -> None:
     (alive,), _ = revive([place("a", arrived_wall=5000.0)], now=7.0, wall_now=1010.0)
     assert (alive.request.arrived, alive.request.deadline) == (7.0, 52.0)
+
+
+@pytest.mark.parametrize("wall_now", [0.0, 1000.0, 9e9])
+def test_on_the_same_boot_the_wall_clock_does_not_matter(wall_now: float) -> None:
+    """Set back, or forward by years, while nobody listened."""
+    waited = replace(place("a", arrived_wall=1000.0), boot="this one")
+    now = waited.request.arrived + 10.0
+    (alive,), dead = revive([waited], now, wall_now, "this one")
+    assert (alive, dead) == (waited, [])
+    assert revive([waited], now + 40.0, wall_now, "this one") == ([], [waited])
+
+
+def test_another_boot_or_none_goes_by_the_wall_clock() -> None:
+    waited = replace(place("a", arrived_wall=1000.0), boot="the last one")
+    for boot in ("this one", ""):
+        (alive,), _ = revive([waited], 7.0, 1010.0, boot)
+        assert alive.request.arrived == -3.0
+
+
+def test_slots_are_taken_back_within_one_boot_only() -> None:
+    request = place("a", 0.0).request
+    held = [Held(request, 5.0, "this one"), Held(request, 5.0, "the last one"), Held(request, 5.0)]
+    assert alive_leases(held, 6.0, "this one") == held[:1]
+    assert alive_leases(held, 4.0, "this one") == []  # granted in the future
+    assert alive_leases(held, 6.0, "") == []
 
 
 @given(
