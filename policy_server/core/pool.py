@@ -67,7 +67,7 @@ class Pool:
         self._pacer = ReleasePacer()
         self._rng = rng
         self.weights = Weights()
-        self._sweep_at = float("-inf")
+        self._sweep_at = 0.0  # long ago
         self._paced = False
         self._rationed_until: float | None = None
 
