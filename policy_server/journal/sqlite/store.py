@@ -96,7 +96,7 @@ class Store:
         self._writer.state.tables.append(table)
 
     def touch(self, *, lazily: bool = False) -> None:
-        """A table has something to write; `lazily`: it may take some 40 ms."""
+        """A table has something to write; `lazily`: it may take some 90 ms."""
         self._check_open()
         self._writer.touch(lazily=lazily)
 

@@ -33,8 +33,9 @@ from policy_server.journal.sqlite.ownership import Lock, make_folder
 from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake, is_trouble
 
 LINGER_S = 0.01
-LAZY_S = 0.03
-"""For what costs little when a crash forgets it: so long a short answer is never written at all."""
+LAZY_S = 0.08
+"""For slots taken without a wait: above the 50 ms in which Envoy tells of an end, so that the lease
+of a short answer is never written at all."""
 RETRY_S = 1.0
 IDLE_S = 0.05
 MAX_KEPT = 20_000
