@@ -181,9 +181,8 @@ class Pool:
         self.lines.accrue(self.limit_now(now), self.predictor.drain.mean_service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
-        predicted = self.door.wait_s(request, self.limit_now(now), now)
-        refused = None if returned else self.door.refuses(request, self.limit_now(now), now)
-        if refused is not None:
+        predicted, refused = self.door.look(request, self.limit_now(now), now)
+        if refused is not None and not returned:
             return [self._shed(request, refused, now, predicted)]
         events: list[Event] = []
         if not self.room.fits(request):
@@ -296,7 +295,8 @@ class Pool:
         self._paced = False
         self.room.pass_by(now)
         self._accrue(now)
-        while (choice := self.lines.choose(self.limit_now(now), now)) is not None:
+        limit = self.limit_now(now)
+        while (choice := self.lines.choose(limit, now)) is not None:
             request = self.lines.head(choice)
             if self.room.places.awaited(request.uid):
                 break  # its slot is kept
@@ -311,7 +311,7 @@ class Pool:
                 events.append(self._shed(request, ShedReason.DEADLINE, now, None, True))
             else:
                 events.append(self._grant(request, now, queued=True, predicted=predicted))
-        if self.lines.limit_binds(self.limit_now(now)):
+        if self.lines.limit_binds(limit):
             self.feedback.note_waiting()
         self._rationed_until = self.lines.rationed_until(now)
         return events

@@ -37,6 +37,7 @@ from tests.bench import (
     overload,
     pulse,
     returns,
+    room,
     startup,
     tenants,
     wirings,
@@ -146,6 +147,10 @@ def _journal(options: argparse.Namespace) -> Run:
     return lambda directory: journal.run(plan, directory, say)
 
 
+def _room(_options: argparse.Namespace) -> Run:
+    return lambda directory: room.run(room.Waiting(), directory, say)
+
+
 def _observer(options: argparse.Namespace) -> Run:
     plan = observer.Watched(**_given(seconds=options.seconds))
     return lambda directory: observer.run(plan, directory, say)
@@ -189,6 +194,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "ceiling": _ceiling,
     "decision": _decision,
     "journal": _journal,
+    "room": _room,
     "observer": _observer,
     "startup": _startup,
     "embeddings": _embeddings,

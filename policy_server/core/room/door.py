@@ -43,8 +43,16 @@ class Door:
         """New budgets."""
         self._params = params
 
-    def refuses(self, request: Request, limit: float, now: float) -> ShedReason | None:
-        """Why this newcomer can't wait here; None when it may."""
+    def look(
+        self, request: Request, limit: float, now: float
+    ) -> tuple[float | None, ShedReason | None]:
+        """Ŵ of this newcomer, and why it can't wait here (None = it may)."""
+        rate = self._served_at(request.priority, limit, now)
+        ahead = self._room.ahead(request, rate, now)
+        refused = self._refuses(request, wait_s(ahead, rate, Z), now)
+        return wait_s(ahead, rate), refused
+
+    def _refuses(self, request: Request, latest_s: float | None, now: float) -> ShedReason | None:
         budget_s = self._budget_s(request, now)
         if self._room.tenant_full(request):
             return ShedReason.TENANT_LIMIT
@@ -54,7 +62,6 @@ class Door:
             return ShedReason.PREDICTED_WAIT
         if not self._params.early_drop:
             return None
-        latest_s = self.wait_s(request, limit, now, Z)
         in_time = latest_s is None or latest_s <= PHI * budget_s
         return None if in_time else ShedReason.PREDICTED_WAIT
 
@@ -85,12 +92,6 @@ class Door:
         ahead = self._room.ahead(request, drain, now) - 1.0  # it stands in its own line
         soonest_s = wait_s(max(0.0, ahead), drain, -Z)
         return soonest_s is not None and soonest_s > request.deadline - now
-
-    def wait_s(self, request: Request, limit: float, now: float, z: float = 0.0) -> float | None:
-        """Ŵ of this newcomer, `z` standard deviations more; None while no rate is known."""
-        rate = self._served_at(request.priority, limit, now)
-        ahead = self._room.ahead(request, rate, now)
-        return wait_s(ahead, rate, z)
 
     def class_wait_s(self, priority: Priority, limit: float, now: float) -> float | None:
         """Ŵ behind all who wait in a class; None while no rate is known."""

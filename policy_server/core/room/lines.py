@@ -141,12 +141,15 @@ class Lines:
     def _heads(self, limit: float, newcomer: Request | None = None) -> Heads:
         """The next of each line; the newcomer is that of its own."""
         need, held_back, calm = [*ONE_SEAT], [0] * LINES, [False] * LINES
-        ahead = [self.head(line) for line in self.waiting()]
-        for request in [*ahead, newcomer] if newcomer is not None else ahead:
+        heads = [self.head(line) for line in self.waiting()]
+        if newcomer is not None:
+            heads.append(newcomer)
+        for request in heads:
             line = request.line
             need[line], kept = request.seats, self._kept_free(line, limit)
-            calm[line] = kept > 0 and self.room.calm(request)
-            held_back[line] = 0 if calm[line] else kept
+            if kept:
+                calm[line] = self.room.calm(request)
+                held_back[line] = 0 if calm[line] else kept
         return Heads(need, held_back, calm)
 
     def _kept_free(self, line: int, limit: float) -> int:

@@ -93,6 +93,8 @@ class FairLines:
         if not line:
             del self._lines[tenant]
             self._turns.remove((self._counters[tenant], tenant))
+            if not self._counters[tenant]:
+                del self._counters[tenant]  # came and left, and was charged nothing
 
     def head(self) -> Ticket:
         """Whose turn it is; IndexError when nobody waits."""
@@ -143,8 +145,7 @@ class FairLines:
             self._turns.add((after, tenant))
         self._counters[tenant] = after
         self._counters.move_to_end(tenant)
-        if len(self._counters) > REMEMBERED + len(self._lines):
-            self._forget_one()
+        self._forget()
 
     def turn(self, tenant: str) -> tuple[float, float] | None:
         """A tenant's counter and the moment as of which it counts; None = never charged."""
@@ -190,12 +191,14 @@ class FairLines:
             self._count(tenant, 0.0, value)
         self._turns = SortedList((self._counters[tenant], tenant) for tenant in self._lines)
 
-    def _forget_one(self) -> None:
-        oldest = next(iter(self._counters))
-        if oldest in self._lines:
-            self._counters.move_to_end(oldest)
-            return
-        self._count(oldest, self._counters.pop(oldest), 0.0)
+    def _forget(self) -> None:
+        """Down to the bound; who waits is kept and looked at again much later."""
+        while len(self._counters) > REMEMBERED + len(self._lines):
+            oldest = next(iter(self._counters))
+            if oldest in self._lines:
+                self._counters.move_to_end(oldest)
+            else:
+                self._count(oldest, self._counters.pop(oldest), 0.0)
 
 
 def _turn(request: Request, sequence: int) -> Turn:

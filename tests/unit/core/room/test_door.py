@@ -30,7 +30,7 @@ class House:
     def come(self, priority: Priority = P1, at: float = 0.0, **facts: object) -> ShedReason | None:
         self.count += 1
         newcomer = request(f"u{self.count}", priority, at=at, **facts)
-        refused = self.door.refuses(newcomer, LIMIT, at)
+        refused = self.door.look(newcomer, LIMIT, at)[1]
         if refused is None:
             self.room.enter(newcomer)
         return refused

@@ -235,3 +235,16 @@ def test_in_the_long_run_everybody_gets_the_max_min_share(demands: list[float]) 
     fair = max_min(dict(zip(wanted, demands, strict=True)), 1.0)
     for tenant, part in fair.items():
         assert served[tenant] / ticks == pytest.approx(part, abs=0.03)
+
+
+def test_a_million_tenants_who_come_and_leave_leave_nothing() -> None:
+    line = Line()
+    line.push("stays")
+    for index in range(3 * REMEMBERED):
+        ticket = Ticket(request(f"u{index}", tenant=f"t{index}"), index + 2)
+        line.fair.push(ticket)
+        line.fair.remove(ticket)
+    assert len(line.fair._counters) == 1
+    for index in range(3 * REMEMBERED):
+        line.fair.charge(f"t{index}", 10.0, 0.0)
+    assert len(line.fair._counters) == REMEMBERED + 1  # who waits is not forgotten
