@@ -40,6 +40,7 @@ from tests.bench import (
     room,
     startup,
     tenants,
+    profile,
     wirings,
 )
 from tests.bench.contenders import CONTENDERS
@@ -156,6 +157,11 @@ def _observer(options: argparse.Namespace) -> Run:
     return lambda directory: observer.run(plan, directory, say)
 
 
+def _profile(options: argparse.Namespace) -> Run:
+    plan = profile.Profile(**_given(seconds=options.seconds))
+    return lambda directory: profile.run(plan, directory, say)
+
+
 def _startup(_options: argparse.Namespace) -> Run:
     return lambda directory: startup.run(startup.Startup(), directory, say)
 
@@ -197,6 +203,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "room": _room,
     "observer": _observer,
     "startup": _startup,
+    "profile": _profile,
     "embeddings": _embeddings,
     "tenants": _tenants,
     "returns": _returns,
