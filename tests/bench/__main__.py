@@ -30,17 +30,17 @@ from tests.bench import (
     adapt,
     ceiling,
     decision,
-    embeddings,
     held,
     journal,
     observer,
     overload,
+    profile,
     pulse,
+    real_models,
     returns,
     room,
     startup,
     tenants,
-    profile,
     wirings,
 )
 from tests.bench.contenders import CONTENDERS
@@ -167,9 +167,17 @@ def _startup(_options: argparse.Namespace) -> Run:
 
 
 def _embeddings(options: argparse.Namespace) -> Run:
-    plan = embeddings.Embeddings(**_given(seconds=options.seconds))
+    return _real_model(real_models.RealModels(), options)
+
+
+def _chat(options: argparse.Namespace) -> Run:
+    return _real_model(real_models.CHATTING, options)
+
+
+def _real_model(plan: real_models.RealModels, options: argparse.Namespace) -> Run:
+    plan = replace(plan, **_given(seconds=options.seconds))
     plan = replace(plan, warmup_s=min(plan.warmup_s, plan.seconds / 3))
-    return lambda directory: embeddings.run(plan, directory, say)
+    return lambda directory: real_models.run(plan, directory, say)
 
 
 def _tenants(options: argparse.Namespace) -> Run:
@@ -205,6 +213,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "startup": _startup,
     "profile": _profile,
     "embeddings": _embeddings,
+    "chat": _chat,
     "tenants": _tenants,
     "returns": _returns,
     "sustained": _sustained,

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from policy_server.load.runner import raise_file_limit
-from tests.bench import adapt, ceiling, decision, embeddings, held, overload, wirings
+from tests.bench import (
+    adapt,
+    ceiling,
+    decision,
+    held,
+    observer,
+    overload,
+    profile,
+    real_models,
+    startup,
+    wirings,
+)
 from tests.bench.__main__ import RUNS
 from tests.bench.client import Replies, Reply
 from tests.bench.result import Bar, Part, print_part
@@ -49,11 +61,11 @@ async def test_overload_compares_with_what_the_backend_does_alone(tmp_path: Path
     assert len(part.bars) == 7  # of ours only
 
 
-async def test_every_way_in_is_compared(tmp_path: Path) -> None:
+async def test_other_ways_in_are_compared(tmp_path: Path) -> None:
     plan = overload.Overload(
         slots=(6,), sigmas=(0.9,), seconds=1.5, warmup_s=0.5, patience_s=0.5, alone_s=1.0, tokens=10
     )
-    part = await wirings.run(plan, tuple(wirings.ENTRANCES), tmp_path, quiet)
+    part = await wirings.run(plan, ("stream", "authz-scrape"), tmp_path, quiet)
     assert "authz-scrape" in seen(part)
     assert all(row[3] for row in part.rows)
 
@@ -87,16 +99,41 @@ async def test_a_decision_is_priced(tmp_path: Path) -> None:
     assert "bare grpc.aio server" in seen(part)
 
 
-async def test_a_real_model_is_driven_past_its_capacity(tmp_path: Path) -> None:
-    plan = embeddings.Embeddings(
-        fixed=(4,), seconds=1.5, warmup_s=0.5, alone_s=0.5, rounds=1, patience_s=1.0
+@pytest.mark.parametrize("plan", [real_models.RealModels(), real_models.CHATTING])
+async def test_a_real_model_is_driven_past_its_capacity(
+    tmp_path: Path, plan: real_models.RealModels
+) -> None:
+    plan = replace(
+        plan, fixed=(4,), seconds=1.5, warmup_s=0.5, alone_s=4.5, rounds=1, patience_s=1.0
     )
-    part = await embeddings.run(plan, tmp_path, quiet)
+    part = await real_models.run(plan, tmp_path, quiet)
     assert "fixed 4" in seen(part)
 
 
+async def test_streams_are_watched(tmp_path: Path) -> None:
+    plan = observer.Watched(streams=10, tokens=20, seconds=1.0, warmup_s=1.0)
+    part = await observer.run(plan, tmp_path, quiet)
+    assert "a sample" in seen(part)
+    assert all(row[1] for row in part.rows)
+
+
+async def test_starts_and_kills_are_timed(tmp_path: Path) -> None:
+    part = await startup.run(startup.Startup(starts=1, kills=1, settle_s=0.5), tmp_path, quiet)
+    assert "kill -9" in seen(part)
+    assert part.rows[2][3] == 1
+
+
+async def test_the_time_is_found(tmp_path: Path) -> None:
+    plan = profile.Profile(clients=4, seconds=2.0, warmup_s=0.3)
+    part = await profile.run(plan, tmp_path, quiet)
+    assert profile.C_CODE in seen(part)
+
+
 def test_every_bench_has_a_name() -> None:
-    assert list(RUNS) == ["overload", "wirings", "held", "ceiling", "decision", "embeddings"]
+    assert list(RUNS) == [
+        "overload", "wirings", "adapt", "held", "ceiling", "decision", "observer", "startup",
+        "profile", "embeddings", "chat", "tenants", "returns", "sustained",
+    ]  # fmt: skip
 
 
 def test_a_figure_that_was_not_measured_misses_its_bar() -> None:

@@ -46,7 +46,7 @@ async def test_at_three_times_its_capacity_the_important_work_is_served(tmp_path
 
         async def run(limit: dict[str, object]) -> LoadReport:
             async with in_front(tmp_path, url, limit, classes=IMPATIENT) as stack:
-                return await overload(stack.url, rate, seconds=10, warmup_s=4)
+                return await overload(stack.url, (10, 4, 60), rate)
 
         ours = await run(VEGAS)
         best = max([(await run(limit)).measured.goodput_rps for limit in FIXED])

@@ -1,4 +1,4 @@
-"""The real model behind the whole gateway, its own capacity, and load above it."""
+"""A real model behind the whole gateway, its own capacity, and load above it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import contextlib
 import json
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +20,36 @@ from policy_server.processes import tied_to_us
 from tests.support.envoy_process import free_ports, wait_http_ok
 from tests.support.stack import Stack, running_stack, stop
 
-PATH = "/v1/embeddings"
-PROMPT_TOKENS = 100
 MIX = {"0": 0.12, "1": 0.5, "2": 0.38}
-CLOSED_LOOP = 4  # clients that ask again at once: enough to keep one worker busy
+CLOSED_LOOP = 4  # clients that ask again at once: enough to keep a small engine busy
+
+
+@dataclass(frozen=True, slots=True)
+class RealModel:
+    """`module` serves it on a port; requests go to `path`, each with a prompt of so many tokens
+    and, where it generates, at most `tokens` in its answer. `page`: it has one with its load."""
+
+    module: str
+    path: str
+    prompt_tokens: int
+    tokens: int = 1
+    stream: bool = False
+    page: bool = False
+
+
+EMBEDDINGS = RealModel("tests.support.minilm_server", "/v1/embeddings", prompt_tokens=100)
+CHAT = RealModel(
+    "tests.support.llama_server", "/v1/chat/completions", prompt_tokens=8, tokens=16, stream=True,
+    page=True,
+)  # fmt: skip
 
 
 @contextlib.asynccontextmanager
-async def running_model(directory: Path) -> AsyncIterator[str]:
+async def running_model(directory: Path, model: RealModel = EMBEDDINGS) -> AsyncIterator[str]:
     """The server as a process of its own; its URL."""
     (port,) = free_ports(1)
-    command = [sys.executable, "-m", "tests.support.minilm_server", str(port)]
-    with (directory / "minilm.log").open("ab") as log:
+    command = [sys.executable, "-m", model.module, str(port)]
+    with (directory / "model.log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(*tied_to_us(command), stdout=log, stderr=log)
     try:
         await wait_http_ok(f"http://127.0.0.1:{port}/health", process, 60)
@@ -40,27 +59,34 @@ async def running_model(directory: Path) -> AsyncIterator[str]:
 
 
 def in_front(
-    directory: Path, model_url: str, limit: dict[str, object], **config: Any
+    directory: Path,
+    model_url: str,
+    limit: dict[str, object],
+    model: RealModel = EMBEDDINGS,
+    **config: Any,
 ) -> contextlib.AbstractAsyncContextManager[Stack]:
     """Envoy and the policy server in front of the model."""
-    config["pools"] = [{"name": "default", "limit": limit}]
+    pool: dict[str, object] = {"name": "default", "limit": limit}
+    if model.page:
+        pool["load_reports"] = {"scrape": [f"{model_url}/metrics"]}
+    config["pools"] = [pool]
     return running_stack(directory, config, upstream=model_url)
 
 
-async def capacity_rps(model_url: str, seconds: float) -> float:
+async def capacity_rps(model_url: str, seconds: float, model: RealModel = EMBEDDINGS) -> float:
     """Requests per second that the model serves while a few are always there."""
-    body = json.dumps({"model": "m", "input": "lore" * PROMPT_TOKENS})
+    body = _body(model)
     served = 0
 
     async def client(session: aiohttp.ClientSession) -> None:
         nonlocal served
         while True:
-            async with session.post(model_url + PATH, data=body) as answer:
+            async with session.post(model_url + model.path, data=body) as answer:
                 assert answer.status == 200
                 await answer.read()
             served += 1
 
-    async with aiohttp.ClientSession() as session:
+    async with aiohttp.ClientSession(headers={"content-type": "application/json"}) as session:
         clients = [asyncio.create_task(client(session)) for _ in range(CLOSED_LOOP)]
         try:
             await asyncio.sleep(1.0)  # the first answers pay for the arena of the runtime
@@ -73,13 +99,28 @@ async def capacity_rps(model_url: str, seconds: float) -> float:
             await asyncio.gather(*clients, return_exceptions=True)
 
 
+def _body(model: RealModel) -> str:
+    text = "lore" * model.prompt_tokens
+    if model is EMBEDDINGS:
+        return json.dumps({"model": "m", "input": text})
+    messages = [{"role": "user", "content": text}]
+    ask = {"model": "m", "messages": messages, "max_tokens": model.tokens, "stream": model.stream}
+    return json.dumps(ask)
+
+
 async def overload(
-    url: str, rate: float, seconds: float, warmup_s: float, drain_s: float = 60.0
+    url: str,
+    times: tuple[float, float, float],
+    rate: float,
+    model: RealModel = EMBEDDINGS,
 ) -> LoadReport:
-    """Open-loop load of short texts; goodput is counted from `warmup_s` on."""
+    """Open-loop load. `times`: seconds of load, from when on goodput counts, and the longest wait
+    for answers after the last request."""
+    seconds, warmup_s, drain_s = times
     return await run_load(
         LoadParams(
-            url=url + PATH, rate=rate, seconds=seconds, warmup_s=warmup_s, mix=MIX,
-            prompt_tokens=PROMPT_TOKENS, tokens=1, drain_s=drain_s,
+            url=url + model.path, rate=rate, seconds=seconds, warmup_s=warmup_s, mix=MIX,
+            prompt_tokens=model.prompt_tokens, tokens=model.tokens, stream=model.stream,
+            drain_s=drain_s,
         )
     )  # fmt: skip

@@ -1,8 +1,12 @@
 """A real model past its capacity: the limit that finds itself against the best that is fixed.
 
-MiniLM on one thread of this machine (tests/support/minilm_server.py), through Envoy and the policy
-server. The model shares the machine with everything else, so its speed drifts: every limit runs
-once per round, the rounds alternate in direction, and goodput is the mean over the rounds.
+    embeddings  MiniLM on one thread (tests/support/minilm_server.py), answers that come whole
+    chat        SmolLM2 in llama.cpp on one thread (tests/support/llama_server.py), four slots,
+                streamed answers, the engine's own page read
+
+Both through Envoy and the policy server. The model shares the machine with everything else, so its
+speed drifts: every limit runs once per round, the rounds alternate in direction, and goodput is the
+mean over the rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +18,15 @@ from pathlib import Path
 from policy_server.load.attempt import End
 from policy_server.load.results import LoadReport
 from tests.bench.result import Bar, Cell, Part
-from tests.support.real_model import capacity_rps, in_front, overload, running_model
+from tests.support.real_model import (
+    CHAT,
+    EMBEDDINGS,
+    RealModel,
+    capacity_rps,
+    in_front,
+    overload,
+    running_model,
+)
 
 GOODPUT, P0_SERVED = 0.9, 0.995
 OURS = "vegas"
@@ -28,12 +40,14 @@ BROKEN = (End.ERROR, End.INCOMPLETE, End.OTHER_STATUS, End.UNFINISHED)
 
 
 @dataclass(frozen=True, slots=True)
-class Embeddings:
+class RealModels:
     """What to run: `seconds` of load at `times` the capacity, counted from `warmup_s` on.
 
     Clients wait `patience_s` for answers after the last request; P2 is held for up to 45 s.
     """
 
+    name: str = "embeddings"
+    model: RealModel = EMBEDDINGS
     fixed: tuple[int, ...] = (1, 4, 8, 32)
     seconds: float = 30.0
     warmup_s: float = 10.0
@@ -41,6 +55,9 @@ class Embeddings:
     rounds: int = 2
     times: float = 3.0
     patience_s: float = 60.0
+
+
+CHATTING = RealModels("chat", CHAT, fixed=(1, 2, 4, 8, 16))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +68,15 @@ class Turn:
     limit: float
 
 
-async def run(plan: Embeddings, directory: Path, say: Callable[[str], None]) -> Part:
+async def run(plan: RealModels, directory: Path, say: Callable[[str], None]) -> Part:
     """All limits, round after round."""
-    part = Part("embeddings", _title(plan), COLUMNS)
+    part = Part(plan.name, _title(plan), COLUMNS)
     names = [OURS, *(f"fixed {count}" for count in plan.fixed)]
     turns: dict[str, list[Turn]] = {name: [] for name in names}
-    async with running_model(directory) as url:
-        alone = max([await capacity_rps(url, plan.alone_s / LOOKS) for _ in range(LOOKS)])
-        say(f"embeddings: the model alone serves {alone:.1f} requests/s")
+    async with running_model(directory, plan.model) as url:
+        looks = [await capacity_rps(url, plan.alone_s / LOOKS, plan.model) for _ in range(LOOKS)]
+        alone = max(looks)
+        say(f"{plan.name}: the model alone serves {alone:.1f} requests/s")
         for number in range(plan.rounds):
             for name in names if number % 2 == 0 else reversed(names):
                 turns[name].append(await _turn(name, url, plan, alone, directory))
@@ -75,20 +93,20 @@ async def run(plan: Embeddings, directory: Path, say: Callable[[str], None]) -> 
     return part
 
 
-def _title(plan: Embeddings) -> str:
+def _title(plan: RealModels) -> str:
     return (
-        f"embeddings: a real model on one thread at {plan.times:g}x its capacity for "
+        f"{plan.name}: a real model on one thread at {plan.times:g}x its capacity for "
         f"{plan.seconds:g} s, counted from {plan.warmup_s:g} s on, {plan.rounds} rounds"
     )
 
 
-async def _turn(name: str, url: str, plan: Embeddings, alone: float, directory: Path) -> Turn:
+async def _turn(name: str, url: str, plan: RealModels, alone: float, directory: Path) -> Turn:
     limit: dict[str, object] = {"algorithm": OURS}
     if name != OURS:
         limit = {"algorithm": "fixed", "initial": int(name.split()[1])}
-    async with in_front(directory, url, limit) as stack:
-        rate = plan.times * alone
-        report = await overload(stack.url, rate, plan.seconds, plan.warmup_s, plan.patience_s)
+    async with in_front(directory, url, limit, plan.model) as stack:
+        times = (plan.seconds, plan.warmup_s, plan.patience_s)
+        report = await overload(stack.url, times, plan.times * alone, plan.model)
         return Turn(report, float((await stack.pool())["limit"]))
 
 
