@@ -114,6 +114,11 @@ def _goodput(turns: list[Turn]) -> float:
     return sum(turn.report.measured.goodput_rps for turn in turns) / len(turns)
 
 
+def _share(turns: list[Turn], best: float) -> float | None:
+    """Of the best fixed limit's goodput; None when none of them brought anything to its end."""
+    return round(_goodput(turns) / best, 3) if best else None
+
+
 def _ends(turns: list[Turn], *which: End) -> int:
     return sum(turn.report.overall.total.ends[end.value] for turn in turns for end in which)
 
@@ -127,7 +132,7 @@ def _row(name: str, turns: list[Turn], best: float) -> list[Cell]:
     return [
         name,
         round(_goodput(turns), 1),
-        round(_goodput(turns) / best, 3),
+        _share(turns, best),
         round(100 * _p0_served(turns), 1),
         p0.p50,
         p0.p99,
@@ -140,7 +145,7 @@ def _row(name: str, turns: list[Turn], best: float) -> list[Cell]:
 
 def _bars(ours: list[Turn], best: float) -> list[Bar]:
     return [
-        Bar.at_least("goodput against the best fixed limit", _goodput(ours) / best, GOODPUT),
+        Bar.at_least("goodput against the best fixed limit", _share(ours, best), GOODPUT),
         Bar.at_least("P0 served", _p0_served(ours), P0_SERVED),
         Bar.equal("5xx", _ends(ours, End.SERVER_ERROR), 0),
         Bar.equal("broken answers", _ends(ours, *BROKEN), 0),
