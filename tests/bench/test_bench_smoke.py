@@ -104,7 +104,13 @@ async def test_a_real_model_is_driven_past_its_capacity(
     tmp_path: Path, plan: real_models.RealModels
 ) -> None:
     plan = replace(
-        plan, fixed=(4,), seconds=1.5, warmup_s=0.5, alone_s=4.5, rounds=1, patience_s=1.0
+        plan,
+        fixed=(4,),
+        seconds=1.5,
+        warmup_s=0.5,
+        rounds=1,
+        patience_s=1.0,
+        alone_s=9.0 if plan.model.stream else 1.5,
     )
     part = await real_models.run(plan, tmp_path, quiet)
     assert "fixed 4" in seen(part)
