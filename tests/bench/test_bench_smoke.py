@@ -110,7 +110,7 @@ async def test_a_real_model_is_driven_past_its_capacity(
         warmup_s=0.5,
         rounds=1,
         patience_s=1.0,
-        alone_s=9.0 if plan.model.stream else 1.5,
+        alone_s=1.5,
     )
     part = await real_models.run(plan, tmp_path, quiet)
     assert "fixed 4" in seen(part)
