@@ -3,7 +3,7 @@
     prompt   tokens ≈ bytes · r[b],  b = ⌊log2 bytes⌋;  r[b] learned from the `usage` of answers,
              content-length / 4 before that; a body of unknown length counts as the median
     tokens   prompt + expected output
-    seats    = ⌊tokens / (2 · mean tokens)⌋, within 1 .. min(8, L/4)
+    seats    = ⌊tokens / (2.5 · mean tokens)⌋, within 1 .. min(8, L/4)
 
 By size, because what the bytes are differs by size: of 3 MB nearly all is an image, a few hundred
 tokens. A length is only claimed, so it can't claim more than a quarter of the limit, and the next
@@ -18,7 +18,7 @@ from policy_server.core.request import Request
 
 MAX_SEATS = 8
 MAX_PART = 4.0  # of the limit: a quarter
-HEAVY = 2.0  # times the mean; lengths that spread as usual weigh one seat
+HEAVY = 2.5  # times the mean; lengths that spread as usual weigh one seat; 2 cut L at half load
 MAX_SIZES = 48  # powers of two of a length
 MEMORY = 0.05
 MEDIAN_STEP = 0.05

@@ -33,8 +33,8 @@ def test_until_answers_were_seen_everybody_weighs_one() -> None:
 
 
 def test_a_prompt_many_times_the_usual_weighs_more() -> None:
-    seats = usual(Seats())  # 600 tokens in the mean: a seat is good for 1200
-    weights = [seats.of(sent(4 * tokens), 200.0, 1_000.0) for tokens in (400, 1_000, 2_300, 4_700)]
+    seats = usual(Seats())  # 600 tokens in the mean: a seat is good for 1500
+    weights = [seats.of(sent(4 * tokens), 200.0, 1_000.0) for tokens in (400, 1_000, 2_900, 5_900)]
     assert weights == [1, 1, 2, 4]
     assert seats.of(sent(4 * 30_000), 200.0, 1_000.0) == MAX_SEATS
 
@@ -51,7 +51,7 @@ def test_an_image_is_not_a_long_prompt() -> None:
         seats.saw(sent(IMAGE), 900, 200)
     assert seats.of(sent(IMAGE), 200.0, 1_000.0) == 1
     assert seats.prompts.tokens(sent(IMAGE)) == pytest.approx(900, rel=0.1)
-    assert seats.of(sent(4 * 5_200), 200.0, 1_000.0) == 4  # bodies of other sizes are as before
+    assert seats.of(sent(4 * 7_000), 200.0, 1_000.0) == 4  # bodies of other sizes are as before
 
 
 def test_a_body_of_unknown_length_counts_as_the_median() -> None:
