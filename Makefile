@@ -8,14 +8,16 @@ STAMP  := $(VENV)/.installed
 MODEL  := $(VENV)/.model
 UPSTREAM ?=
 ARGS   ?=
+JOBS   ?= 2
 
 .PHONY: run test unit soak lint types bench sim check alerts format config clean
 
 run: $(STAMP)
 	@$(BIN)/policy-server demo $(if $(UPSTREAM),--upstream $(UPSTREAM)) $(ARGS)
 
+# Most of a test's time is waiting: JOBS of them side by side, each with ports of its own.
 test: $(STAMP) $(MODEL)
-	$(BIN)/python -m pytest tests $(ARGS)
+	$(BIN)/python -m pytest tests -n $(JOBS) --dist loadfile $(ARGS)
 
 unit: $(STAMP)
 	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import socket
 from collections.abc import AsyncIterator
@@ -27,6 +28,16 @@ def envoy_binary() -> str:
 
 PORTS = range(20_000, 32_000)
 """Below the range from which the kernel picks the ports of outgoing connections."""
+PORTS_EACH = 4_000
+"""Test processes that run side by side take from ranges of their own: between the look for a free
+port and its use another one could take it, and with SO_REUSEPORT both would listen."""
+
+
+def own_ports() -> range:
+    """This test process's part of PORTS."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")
+    first = PORTS.start + int(worker) % (len(PORTS) // PORTS_EACH) * PORTS_EACH
+    return range(first, first + PORTS_EACH)
 
 
 def free_ports(count: int) -> list[int]:
@@ -34,7 +45,7 @@ def free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         found: list[int] = []
         while len(found) < count:
-            port = random.choice(PORTS)
+            port = random.choice(own_ports())
             one = stack.enter_context(socket.socket())
             with contextlib.suppress(OSError):
                 one.bind(("127.0.0.1", port))
