@@ -91,6 +91,7 @@ class Admission:
                 lost.append(Lapsed(request))
                 continue
             pool.room.keep_place(request, now)
+            pool.door.restarted(now)
             self._where[request.uid] = pool
         return lost
 

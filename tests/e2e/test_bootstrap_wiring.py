@@ -194,7 +194,7 @@ async def test_an_answer_under_way_sends_heartbeats_and_a_held_one_none(tmp_path
     where = support.ports()
     bootstrap = bootstrap_for(where)
     manager = support.connection_manager(bootstrap)
-    assert manager["access_log_options"]["access_log_flush_interval"] == "5s"
+    assert manager["access_log_options"]["access_log_flush_interval"] == "2s"
     manager["access_log_options"]["access_log_flush_interval"] = "0.1s"
     async with wired(tmp_path, bootstrap, where) as gateway:
         held = asyncio.create_task(gateway.post(script="hold"))

@@ -3,7 +3,7 @@
     enter     while Ŵ⁺ ≤ φ·D, φ = .9: who would not be served in time is told at once
     leave     in a sweep: the last of a class, when its deadline can't be met any more even if
               the class got all that comes free (Ŵ⁻ at μ̂): the engine slowed down after it came.
-              That others press at the moment is no reason, a burst passes
+              That others press at the moment is no reason, a burst passes; nor is a restart
     standing  the lowest class's line has not been empty for longer than D: newcomers get D/4
               until it is (controlled delay, after CoDel). The class is served as much as before,
               its requests wait a quarter as long
@@ -27,6 +27,7 @@ from policy_server.core.room.room import Room
 PHI = 0.9
 STANDING_PART = 0.25
 LOWEST = PRIORITIES[-1]
+UNSETTLED_S = 15.0  # after a restart: the limit starts at half, freed slots wait for old places
 
 
 class Door:
@@ -37,6 +38,7 @@ class Door:
         self._ramp = ramp
         self._room = room
         self._predictor = predictor
+        self._settled_at = float("-inf")
         self._empty_at = float("inf")  # when the lowest class's line was last seen empty
 
     def reconfigure(self, params: PoolParams) -> None:
@@ -75,9 +77,13 @@ class Door:
         standing = now - self._empty_at > full_s
         return min(budget_s, STANDING_PART * full_s) if standing else budget_s
 
+    def restarted(self, now: float) -> None:
+        """Places were taken over a restart: how fast they drain is not known for a while."""
+        self._settled_at = now + UNSETTLED_S
+
     def hopeless(self, limit: float, now: float) -> Request | None:
         """Someone who waits in vain, least important first: the last to come of a class."""
-        if self._ramp.closed or not self._params.early_drop:
+        if self._ramp.closed or not self._params.early_drop or now < self._settled_at:
             return None
         for priority in reversed(PRIORITIES):
             if self._room.waits(priority) and self._in_vain(priority, limit, now):

@@ -185,10 +185,12 @@ async def stack(
 @pytest_asyncio.fixture(loop_scope="session")
 async def live(stack: Live) -> AsyncIterator[Live]:
     """The stack, at rest before and after the case."""
+    before = stack.policy.pid
     yield stack
     print((stack.directory / "policy.log").read_text()[-4000:])
     stack.echo.finish.set()
-    if stack.policy.returncode is not None:
+    if stack.policy.returncode is not None or stack.policy.pid != before:
+        await stack.forget()
         await stack.start_policy()
     await stack.until(waiting=0, inflight=0)
     stack.echo.finish.clear()

@@ -144,10 +144,12 @@ async def stack(
 @pytest_asyncio.fixture(loop_scope="session")
 async def live(stack: LiveMesh) -> AsyncIterator[LiveMesh]:
     """The stack, at rest before and after the case."""
+    before = stack.policy.pid
     yield stack
     print((stack.directory / "policy.log").read_text()[-4000:])
     stack.echo.finish.set()
-    if stack.policy.returncode is not None:
+    if stack.policy.returncode is not None or stack.policy.pid != before:
+        await stack.forget()
         await start_policy(stack)
     await stack.until(waiting=0, inflight=0)
     stack.echo.finish.clear()
