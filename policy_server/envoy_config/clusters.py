@@ -166,8 +166,14 @@ def _health_checks(config: Config, hosts: tuple[Upstream, ...]) -> list[HealthCh
 
 
 def _never_panic() -> ClusterCommonLbConfig:
-    """Never to a host that is known to be away, however many of them there are."""
-    return ClusterCommonLbConfig(healthy_panic_threshold=Percent(value=0.0))
+    """Never to a host that is known to be away, however many of them there are.
+
+    And at once to one that is back: Envoy holds news of health back for a second after other news,
+    and whoever is let go meanwhile gets "no healthy upstream".
+    """
+    return ClusterCommonLbConfig(
+        healthy_panic_threshold=Percent(value=0.0), update_merge_window=seconds(0)
+    )
 
 
 def _discovery(hosts: list[str]) -> ClusterDiscoveryType:

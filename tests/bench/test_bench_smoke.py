@@ -138,7 +138,8 @@ async def test_the_time_is_found(tmp_path: Path) -> None:
 def test_every_bench_has_a_name() -> None:
     assert list(RUNS) == [
         "overload", "wirings", "adapt", "held", "ceiling", "decision", "journal", "room",
-        "observer", "startup", "profile", "embeddings", "chat", "tenants", "returns", "sustained", "pulse",
+        "observer", "startup", "profile", "embeddings", "chat", "tenants", "returns",
+        "sustained", "pulse",
     ]  # fmt: skip
 
 
