@@ -83,6 +83,7 @@ class Baseline:
         if self.samples:
             self.value *= factor
             self.proof = self.value
+            self.low = None
             self.samples = 0
 
 

@@ -206,7 +206,12 @@ class Vegas:
         again = 0.8 * self._hit < self._limit < 1.2 * self._hit
         self._hits = min(self._hits + 1, MAX_HITS) if again else 0
         self._hit, self._rest = self._limit, 2**self._hits
+        self._forget_cuts(now)
         self._cuts.append((now, self._limit))
+
+    def _forget_cuts(self, now: float) -> None:
+        while self._cuts and self._cuts[0][0] < now - CUT_MEMORY_S:
+            self._cuts.popleft()
 
     def _recover(self, s: WindowSample) -> Change:
         """Nobody waits: back towards what bursts of the last minutes have cut.
@@ -214,8 +219,7 @@ class Vegas:
         Bursts that queue by nature cut the limit and leave no calm, bound window to grow in: it
         would be ground down to the floor, and the next burst would wait in front of an idle engine.
         """
-        while self._cuts and self._cuts[0][0] < s.now - CUT_MEMORY_S:
-            self._cuts.popleft()
+        self._forget_cuts(s.now)
         cut = max((limit for _, limit in self._cuts), default=0.0)
         goal = min(RECOVERED * cut, self._cap())
         if self._limit >= goal or self._nearness(s) >= 0.5:
@@ -305,6 +309,8 @@ class Vegas:
         """More or fewer replicas, each worth what was learned of one."""
         self._limit = min(max(self._limit * factor, self._p.minimum), self._p.maximum)
         self._w_max *= factor
+        self._hit *= factor
+        self._cuts = deque((at, limit * factor) for at, limit in self._cuts)
         self._valid = None if self._valid is None else self._valid * factor
 
     def state(self) -> dict[str, float]:

@@ -193,3 +193,11 @@ def test_saved_entries_of_another_shape_are_ignored() -> None:
     base = Baselines()
     base.restore([("ttft|x", 1.0), ("ttft|a|b|c|d", 1.0), ("what|x", 1.0), ("", 1.0)], 0.0)
     assert base.state() == {}
+
+
+def test_after_an_escape_no_old_low_lowers_the_new_baseline() -> None:
+    base = known()
+    base.ttft_residual(KEY, 0.1, 1.0)  # waits for a second one
+    base.escape()
+    base.ttft_residual(KEY, 0.39, 2.0)
+    assert base.ttft(KEY) == 0.4

@@ -125,6 +125,23 @@ def test_while_nobody_waits_it_climbs_back_to_what_bursts_have_cut() -> None:
     assert it.on_window(window(50, now=800.0, bound=False)).reason is Reason.HOLD
 
 
+def test_with_half_of_the_replicas_it_climbs_back_to_half_of_what_was_cut() -> None:
+    it = grown()
+    for now in (2.0, 4.0, 6.0):
+        it.on_window(window(int(it.current), now=now, delay_s=30.0))
+    it.rescale(0.5)
+    calm = [it.on_window(window(40, now=10.0 + 2 * i, bound=False)) for i in range(20)]
+    assert calm[-1] == Change(42.5, Reason.HOLD)
+
+
+def test_a_lasting_overload_is_remembered_for_ten_minutes_not_for_ever() -> None:
+    it = grown()
+    for second in range(2, 20_000, 4):
+        it.on_window(window(int(it.current) + 1, now=float(second), delay_s=0.31))
+        it.on_window(window(int(it.current) + 1, now=second + 2.0))
+    assert len(it._cuts) <= 151
+
+
 def test_a_tiny_limit_is_reached_when_one_more_seat_would_not_fit() -> None:
     it = limit(3.0)
     assert it.on_window(window(1, engine_queue=2.0, delay_s=2.0)).reason is Reason.HOLD
