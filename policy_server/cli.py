@@ -9,27 +9,23 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import contextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from policy_server import __version__
+from policy_server.commands import console, run, usage
 from policy_server.jobs.command import jobs_app
-from policy_server.load.command import load_command
-from policy_server.load.warmup_command import warmup_command
+from policy_server.load.command import load
+from policy_server.load.warmup_command import warmup
 from policy_server.simulate.command import simulate_command
-from policy_server.top.command import top_command
+from policy_server.top.command import top
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
-
     from policy_server.core.params import PoolParams
-
-T = TypeVar("T")
 
 app = typer.Typer(
     name="policy-server",
@@ -84,6 +80,9 @@ ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="YAML file; POLICY_…__… variables override it.")
 ]
 DataDir = Annotated[Path, typer.Option("--data-dir", help="Journal, keys, Envoy's bootstrap.")]
+AdminPort = Annotated[
+    int, typer.Option("--envoy-admin-port", help="Envoy's admin port, loopback only.")
+]
 WiringOption = Annotated[Wiring, typer.Option("--wiring", help="How Envoy asks the policy server.")]
 Outage = Annotated[
     OnOutage, typer.Option("--on-outage", help="Refuse or pass traffic without a policy server.")
@@ -99,7 +98,7 @@ def gateway(
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
     grpc_port: Annotated[int | None, typer.Option("--grpc-port", help="Default 9002.")] = None,
     http_port: Annotated[int | None, typer.Option("--http-port", help="Default 9003.")] = None,
-    envoy_admin_port: Annotated[int, typer.Option("--envoy-admin-port")] = 9901,
+    envoy_admin_port: AdminPort = 9901,
     data_dir: DataDir = Path("data"),
     config: ConfigFile = None,
     wiring: WiringOption = Wiring.gate,
@@ -161,12 +160,14 @@ def serve(
     check_files(settings)
     keep = partial(last_accepted.save, path=accepted) if accepted else None
     reload = Reload(lambda: load_config(config, os.environ), keep)
-    _run(lambda: run_server(settings, mode.value, data_dir, parent, reload, wiring.value))
+    run(run_server(settings, mode.value, data_dir, parent, reload, wiring.value))
 
 
 @app.command("envoy-config")
 def envoy_config(
-    target: Annotated[Target, typer.Option("--target")] = Target.bootstrap,
+    target: Annotated[
+        Target, typer.Option("--target", help="Whose configuration.")
+    ] = Target.bootstrap,
     wiring: WiringOption = Wiring.gate,
     config: ConfigFile = None,
     upstream: Annotated[
@@ -203,13 +204,11 @@ def journal(
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Look into the journal; a server may be running."""
-    from rich.console import Console
-
     from policy_server.app.journal_command import run_journal
     from policy_server.config import load_config
 
-    console = Console(width=None if sys.stdout.isatty() else 140)  # a file or a pipe
-    raise typer.Exit(run_journal(action.value, load_config(config, os.environ), data_dir, console))
+    settings = load_config(config, os.environ)
+    raise typer.Exit(run_journal(action.value, settings, data_dir, console()))
 
 
 @app.command()
@@ -250,14 +249,14 @@ def health(
     from policy_server.adapters.health_check import ask_health
     from policy_server.config import load_config
 
-    with _usage():
+    with usage():
         print(ask_health(load_config(config, os.environ), grpc, timeout))
 
 
 @app.command()
 def backend(
-    port: Annotated[int, typer.Option("--port")] = 8000,
-    host: Annotated[str, typer.Option("--host")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="0 = any free one.")] = 8000,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
     max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 64,
     kv_tokens: Annotated[int, typer.Option(help="Tokens of KV cache.")] = 400_000,
     step_ms: Annotated[float, typer.Option(help="Milliseconds of every step.")] = 10.7,
@@ -270,7 +269,7 @@ def backend(
     from policy_server.backend.params import BackendParams, EngineParams
     from policy_server.backend.server import run_backend
 
-    with _usage():
+    with usage():
         engine = EngineParams(
             max_num_seqs=max_num_seqs,
             kv_tokens=kv_tokens,
@@ -281,7 +280,7 @@ def backend(
         params = BackendParams(engine, cold_start_s=cold_start, orca=orca)
         if not 0 <= port < 65536:
             raise ValueError(f"--port: {port} is no port; choose 0 (any free one) to 65535")
-    _run(lambda: run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))
+    run(run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))
 
 
 def _load_pools(path: Path | None) -> list[PoolParams]:
@@ -302,7 +301,7 @@ def demo(
     port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
     grpc_port: Annotated[int | None, typer.Option("--grpc-port", help="Default 9002.")] = None,
     http_port: Annotated[int | None, typer.Option("--http-port", help="Default 9003.")] = None,
-    envoy_admin_port: Annotated[int, typer.Option("--envoy-admin-port")] = 9901,
+    envoy_admin_port: AdminPort = 9901,
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
@@ -329,31 +328,9 @@ def _root(
     """Overload control for model APIs behind Envoy."""
 
 
-@contextmanager
-def _usage() -> Iterator[None]:
-    """What the parameters of a command refuse is wrong usage."""
-    from policy_server.config_source import ConfigError
-
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _run(main: Callable[[], Coroutine[object, object, T]]) -> T:
-    """The coroutine on uvloop, where there is one."""
-    import asyncio
-
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(main())
-    return uvloop.run(main())
-
-
-app.command("load")(load_command(_run))
-app.command("top")(top_command(_run))
-app.command("warmup")(warmup_command(_run))
+app.command()(load)
+app.command()(top)
+app.command()(warmup)
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
-"""Child processes of the gateway: finding Envoy, checking ports, children that die with us."""
+"""This process and its children: finding Envoy, checking ports, children that die with us."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -50,6 +52,15 @@ def first_taken(ports: Mapping[str, tuple[str, int]]) -> str | None:
             return label
         seen.add(port)
     return None
+
+
+def raise_file_limit() -> None:
+    """Lift the soft limit of open files to the hard one: each request is a socket. Children
+    inherit it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def tied_to_us(command: Sequence[str]) -> list[str]:

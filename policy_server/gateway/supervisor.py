@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from policy_server.gateway.child import GaveUpError
 from policy_server.gateway.envoy import Envoy
 from policy_server.gateway.plan import Plan
 from policy_server.gateway.policy import PolicyServers
+from policy_server.processes import raise_file_limit
 
 # The policy server bounds its own wait for answers in flight (30 s); this is above it.
 POLICY_DRAIN_S = 45.0
@@ -29,7 +29,7 @@ ENVOY_STOP_S = 5.0
 
 def run_gateway(plan: Plan) -> int:
     """Runs until a signal; the exit code of the command."""
-    _raise_file_limit()
+    raise_file_limit()
     try:
         bootstrap = Bootstrap(plan)
         bootstrap.write()
@@ -37,14 +37,6 @@ def run_gateway(plan: Plan) -> int:
     except OSError as error:
         raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
     return asyncio.run(_Supervisor(plan, bootstrap).run())
-
-
-def _raise_file_limit() -> None:
-    """Each held request is a connection; the children inherit the limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Supervisor:

@@ -18,11 +18,12 @@ from typing import Annotated, Any
 
 import typer
 
+from policy_server.commands import console
+
 GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
 CHAT = "/v1/chat/completions"
 TIMEOUT_S = 120.0
-TABLE_WIDTH = 140  # of a table that goes into a file or a pipe
 
 jobs_app = typer.Typer(
     name="jobs", help="Hand in, list, show and cancel jobs.", no_args_is_help=True
@@ -109,7 +110,6 @@ def ls(
     if as_json:
         print(json.dumps(jobs, indent=1))
         return
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("id", "status", "class", "tenant", "path", "attempts", "answer", "detail")
@@ -117,7 +117,7 @@ def ls(
         told = (job["status"], job["class"], job["tenant"], job["path"], job["attempts"])
         answer = job["response_status"] or ""
         table.add_row(job["id"], *(str(x) for x in told), str(answer), job["detail"])
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(table)
+    console().print(table)
 
 
 @jobs_app.command()

@@ -1,65 +1,57 @@
-"""`policy-server load`: the command. `cli` registers it with the runner of coroutines."""
+"""`policy-server load`: the command; `cli` registers it."""
 
 # ruff: noqa: PLC0415 - what runs is imported when it runs, so that --help stays fast
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from policy_server.commands import console, run, usage
 
 if TYPE_CHECKING:
     from policy_server.load.params import LoadParams
     from policy_server.load.results import LoadReport
     from policy_server.load.runner import Progress
 
-Run = Callable[["Callable[[], Coroutine[object, object, LoadReport]]"], "LoadReport"]
-TABLE_WIDTH = 140  # of a table that goes into a file or a pipe
 
+def load(  # noqa: PLR0913, PLR0917 - one parameter per option
+    url: Annotated[str, typer.Option("--url", help="Gateway or model server.")],
+    rate: Annotated[float, typer.Option("--rate", help="Requests per second.")],
+    seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")],
+    mix: Annotated[str, typer.Option(help="Classes, as in 0:.2,1:.5,2:.3")] = "",
+    tenants: Annotated[str, typer.Option(help="Tenants, as in a:.9,b:.1")] = "",
+    tokens: Annotated[int, typer.Option(help="Mean answer length.")] = 100,
+    sigma: Annotated[float, typer.Option(help="Spread of the lengths (lognormal).")] = 0.0,
+    warmup: Annotated[float, typer.Option(help="Seconds left out of the table.")] = 0.0,
+    seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 1,
+    retry: Annotated[bool, typer.Option("--retry", help="Retry like the SDKs.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Streamed answers.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
+) -> None:
+    """Send open-loop load; latency counts from the scheduled send."""
+    from policy_server.load.params import LoadParams, parse_mix, parse_weights
 
-def load_command(run: Run) -> Callable[..., None]:
-    """The command, given what runs a coroutine to its end."""
-
-    def load(  # noqa: PLR0913, PLR0917 - one parameter per option
-        url: Annotated[str, typer.Option("--url", help="Gateway or model server.")],
-        rate: Annotated[float, typer.Option("--rate", help="Requests per second.")],
-        seconds: Annotated[float, typer.Option("--seconds", help="How long to send.")],
-        mix: Annotated[str, typer.Option(help="Classes, as in 0:.2,1:.5,2:.3")] = "",
-        tenants: Annotated[str, typer.Option(help="Tenants, as in a:.9,b:.1")] = "",
-        tokens: Annotated[int, typer.Option(help="Mean answer length.")] = 100,
-        sigma: Annotated[float, typer.Option(help="Spread of the lengths (lognormal).")] = 0.0,
-        warmup: Annotated[float, typer.Option(help="Seconds left out of the table.")] = 0.0,
-        seed: Annotated[int, typer.Option(help="Of arrivals and lengths.")] = 1,
-        retry: Annotated[bool, typer.Option("--retry", help="Retry like the SDKs.")] = False,
-        stream: Annotated[bool, typer.Option("--stream", help="Streamed answers.")] = False,
-        as_json: Annotated[bool, typer.Option("--json", help="JSON instead of a table.")] = False,
-    ) -> None:
-        """Send open-loop load; latency counts from the scheduled send."""
-        from policy_server.load.params import LoadParams, parse_mix, parse_weights
-
-        with _usage():
-            params = LoadParams(
-                url=url,
-                rate=rate,
-                seconds=seconds,
-                mix=parse_mix(mix) if mix else {},
-                tenants=parse_weights(tenants, "--tenants") if tenants else {},
-                tokens=tokens,
-                sigma=sigma,
-                warmup_s=warmup,
-                seed=seed,
-                retry=retry,
-                stream=stream,
-            )
-        report = run(lambda: _perform(params))
-        _show(report, as_json)
-        if report.broken:
-            raise ConnectionError(f"{params.url}: no request got an answer: {report.broken}")
-
-    return load
+    with usage():
+        params = LoadParams(
+            url=url,
+            rate=rate,
+            seconds=seconds,
+            mix=parse_mix(mix) if mix else {},
+            tenants=parse_weights(tenants, "--tenants") if tenants else {},
+            tokens=tokens,
+            sigma=sigma,
+            warmup_s=warmup,
+            seed=seed,
+            retry=retry,
+            stream=stream,
+        )
+    report = run(_perform(params))
+    _show(report, as_json)
+    if report.broken:
+        raise ConnectionError(f"{params.url}: no request got an answer: {report.broken}")
 
 
 async def _perform(params: LoadParams) -> LoadReport:
@@ -76,11 +68,9 @@ def _show(report: LoadReport, as_json: bool) -> None:
 
         print(json.dumps(report.as_json(), indent=1))
         return
-    from rich.console import Console
-
     from policy_server.load.report import render
 
-    Console(width=None if sys.stdout.isatty() else TABLE_WIDTH).print(render(report))
+    console().print(render(report))
 
 
 def _progress(now: Progress) -> None:
@@ -92,14 +82,3 @@ def _progress(now: Progress) -> None:
             file=sys.stderr,
             flush=True,
         )
-
-
-@contextmanager
-def _usage() -> Iterator[None]:
-    """What the parameters refuse is wrong usage."""
-    from policy_server.config_source import ConfigError
-
-    try:
-        yield
-    except ValueError as error:
-        raise ConfigError(str(error)) from None

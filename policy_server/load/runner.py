@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-import resource
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 
 import aiohttp
@@ -19,6 +17,7 @@ from policy_server.load.results import LoadReport, build_report
 from policy_server.load.sse import READ_BUFFER_BYTES
 from policy_server.load.tally import Record, Tally
 from policy_server.load.workload import Arrival, Bodies, arrivals
+from policy_server.processes import raise_file_limit
 
 PROGRESS_EVERY_S = 1.0
 KEEPALIVE_S = 4.0
@@ -60,14 +59,6 @@ async def run_load(params: LoadParams, on_progress: OnProgress | None = None) ->
         headers={"content-type": "application/json", **params.headers},
     ) as session:
         return await _Run(params, session).run(on_progress)
-
-
-def raise_file_limit() -> None:
-    """Lift the soft limit of open files to the hard one: each request in flight is a socket."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 class _Run:

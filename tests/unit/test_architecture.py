@@ -24,10 +24,10 @@ PACKAGE = ROOT / "policy_server"
 LAYERS = (
     {"core"},
     {"journal"},
-    {"driver"},
+    {"driver", "commands", "processes"},
     {
         *("adapters", "jobs", "signals", "telemetry", "envoy_config", "backend", "load"),
-        *("simulate", "top", "processes", "garbage"),
+        *("simulate", "top", "garbage"),
     },
     {"views"},
     {"app"},

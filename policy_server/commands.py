@@ -1,0 +1,46 @@
+"""What the commands share: how they run, how they refuse wrong usage, how wide their tables are."""
+
+# ruff: noqa: PLC0415 - what runs is imported when it runs, so that --help stays fast
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+PIPE_WIDTH = 140
+"""Columns of a table that goes into a file or a pipe."""
+
+
+def run(main: Coroutine[object, object, T]) -> T:
+    """The coroutine to its end, on uvloop where there is one."""
+    import asyncio
+
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(main)
+    return uvloop.run(main)
+
+
+@contextmanager
+def usage() -> Iterator[None]:
+    """What the parameters of a command refuse is wrong usage."""
+    from policy_server.config_source import ConfigError
+
+    try:
+        yield
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def console() -> Console:
+    """Stdout for tables: as wide as the terminal."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
