@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -75,20 +76,21 @@ async def run_backend(
 
 @contextmanager
 def _stop_signal() -> Iterator[asyncio.Event]:
-    """An event that SIGTERM and SIGINT set, while the block runs."""
+    """An event that SIGTERM and SIGINT set, while the block runs.
+
+    Only the main thread hears signals; in another one they are the caller's affair.
+    """
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    numbers = (signal.SIGTERM, signal.SIGINT)
+    heard = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGTERM, signal.SIGINT) if heard else ()
     for number in numbers:
-        # Outside of the main thread signals are the caller's affair.
-        with suppress(RuntimeError, ValueError, NotImplementedError):
-            loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, stop.set)
     try:
         yield stop
     finally:
         for number in numbers:
-            with suppress(RuntimeError, ValueError, NotImplementedError):
-                loop.remove_signal_handler(number)
+            loop.remove_signal_handler(number)
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -247,3 +247,17 @@ async def test_run_backend_says_ready_once_and_ends_when_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_in_another_thread_signals_are_left_to_the_caller() -> None:
+    async def serve_once() -> None:
+        ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(run_backend(QUICK, "127.0.0.1", 0, ready.set_result))
+        assert await ready
+        task.cancel()
+        await asyncio.wait([task])
+        assert task.cancelled()
+
+    before = signal.getsignal(signal.SIGTERM)
+    await asyncio.to_thread(asyncio.run, serve_once())
+    assert signal.getsignal(signal.SIGTERM) is before
