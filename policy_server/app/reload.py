@@ -28,6 +28,10 @@ def refuse_fixed_changes(old: Config, new: Config) -> None:
             raise ConfigError(
                 f"jobs.{key}: can't change while running; restart, and regenerate the Envoy side"
             )
+    if new.tenants.source != old.tenants.source:
+        raise ConfigError(
+            "tenants.from: can't change while running; restart, and regenerate the Envoy side"
+        )
     if new.longest_hold_s > old.longest_hold_s:
         raise ConfigError(
             f"classes: Envoy's timeouts fit holds of {old.longest_hold_s:g} s, the new budgets "
