@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from policy_server import private_file
+
 ROTATE_S = 86_400.0
 SIGNS_AFTER_S = 10.0
 """Several times as long as anyone takes to notice a new key."""
@@ -173,13 +175,8 @@ class KeyFile:
 
     def _write(self, keys: list[Key]) -> None:
         """Replace the file as a whole; it is never readable by others, not even for a moment."""
-        new = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write("".join(key.line() for key in keys))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+        text = "".join(key.line() for key in keys)
+        private_file.replace(self._path, text.encode())
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -23,6 +23,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
+from policy_server import private_file
 from policy_server.adapters.tickets import MAX_LIFE_S
 from policy_server.core.outcome import TicketOutcome
 
@@ -118,18 +119,13 @@ class UsedInFile(UsedInMemory):
 
     def _rewrite(self) -> None:
         """A new file with what is left; its blocks are reserved, so no store meets a full disk."""
-        new = self._path.with_name(f"{self._path.name}.{os.getpid()}")
-        new.unlink(missing_ok=True)
         size = self._slots * _RECORD.size
-        file = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.posix_fallocate(file, 0, size)
-            self._map = mmap.mmap(file, size)
-        finally:
-            os.close(file)
-        for slot, record in enumerate(self._ring):
-            self._store(slot, record)
-        new.replace(self._path)
+        with private_file.draft(self._path) as (file, new):
+            os.posix_fallocate(file.fileno(), 0, size)
+            self._map = mmap.mmap(file.fileno(), size)
+            for slot, record in enumerate(self._ring):
+                self._store(slot, record)
+            new.replace(self._path)
 
     def _store(self, slot: int, record: Record) -> None:
         if self._map is not None:

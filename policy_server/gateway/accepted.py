@@ -7,9 +7,9 @@ was accepted last: at the start of the gateway, or by a reload.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
+from policy_server import private_file
 from policy_server.config import Config
 
 NAME = "accepted-config.json"
@@ -17,8 +17,4 @@ NAME = "accepted-config.json"
 
 def save(config: Config, path: Path) -> None:
     """Replace the kept configuration in one step; it may hold secrets, so only we may read it."""
-    new = path.with_suffix(".new")
-    descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(config.model_dump_json(by_alias=True, indent=1))
-    new.replace(path)
+    private_file.replace(path, config.model_dump_json(by_alias=True, indent=1).encode())

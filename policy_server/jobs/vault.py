@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from pathlib import Path
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
+from policy_server import private_file
 from policy_server.journal.jobs import Headers
 
 SECRET_HEADERS = frozenset(
@@ -90,7 +90,8 @@ def load_key(folder: Path, env: Mapping[str, str]) -> bytes:
         return key
     path = folder / KEY_FILE
     if not path.exists():
-        _make(path)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        private_file.create(path, secrets.token_bytes(KEY_BYTES))
     if path.stat().st_mode & 0o077:
         raise VaultError(f"{path}: others may read it; run: chmod 600 {path}")
     key = path.read_bytes()
@@ -100,21 +101,3 @@ def load_key(folder: Path, env: Mapping[str, str]) -> bytes:
             "lose the secrets of the jobs that wait"
         )
     return key
-
-
-def _make(path: Path) -> None:
-    """Write a new key whole or not at all, also when two processes start at once."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(handle, secrets.token_bytes(KEY_BYTES))
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-    try:
-        os.link(draft, path)
-    except FileExistsError:
-        pass  # the other one was first
-    finally:
-        draft.unlink()

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "policy_server"
 LAYERS = (
     {"core"},
     {"journal"},
-    {"driver", "commands", "processes"},
+    {"driver", "commands", "processes", "private_file"},
     {
         *("adapters", "jobs", "signals", "telemetry", "envoy_config", "backend", "load"),
         *("simulate", "top", "garbage"),
