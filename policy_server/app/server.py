@@ -188,7 +188,7 @@ class PolicyServer:
         now, boot = time.monotonic(), this_boot()
         alive, dead = revive(driver.journal.load(), now, time.time(), boot)
         for place in dead:
-            driver.journal.remove(place.request.uid, Outcome.SHED)
+            driver.journal.remove(place.request.uid)
         driver.start(alive, now)
         tasks = [
             asyncio.create_task(self.desk.hand_back_holds()),

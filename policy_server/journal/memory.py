@@ -6,7 +6,6 @@ restart would do. It holds as many places as the room has waiters; the room's bo
 
 from __future__ import annotations
 
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Request
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import (
@@ -36,7 +35,7 @@ class MemoryJournal:
         self._check_open()
         self._places.setdefault(request.uid, Place(request, context, this_boot()))
 
-    def remove(self, uid: str, outcome: Outcome) -> None:
+    def remove(self, uid: str) -> None:
         """See `Journal`."""
         self._check_open()
         self._places.pop(uid, None)
@@ -53,7 +52,7 @@ class MemoryJournal:
 
     def release(self, held: Held, turn: Turn | None) -> None:
         """See `Journal`."""
-        self.remove(held.request.uid, Outcome.QUEUED_ADMITTED)
+        self.remove(held.request.uid)
         self.lease_granted(held)
         if turn is not None:
             self.save_turn(turn)

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Request
 
 Learned = Mapping[str, Mapping[str, float]]
@@ -113,8 +112,8 @@ class Journal(Protocol):
         """`request` starts to wait."""
         ...
 
-    def remove(self, uid: str, outcome: Outcome) -> None:
-        """Its wait is over, and how."""
+    def remove(self, uid: str) -> None:
+        """Its wait is over."""
         ...
 
     def load(self) -> list[Place]:

@@ -25,7 +25,6 @@ from policy_server.core.events import (
     Shed,
     Waiting,
 )
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Kind, Request
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import Held, Journal, Place, RequestContext, Turn
@@ -59,10 +58,10 @@ class Scribe:
                 self._turn(request)
             elif isinstance(event, Admitted):
                 self._admitted(event, now)
-            elif isinstance(event, (Cancelled, Lapsed)):
-                journal.remove(request.uid, Outcome.CANCELLED)
-            elif isinstance(event, Shed) and event.evicted:
-                journal.remove(request.uid, Outcome.SHED)
+            elif isinstance(event, (Cancelled, Lapsed)) or (
+                isinstance(event, Shed) and event.evicted
+            ):
+                journal.remove(request.uid)
 
     def _admitted(self, event: Admitted, now: float) -> None:
         if event.resent:
@@ -103,7 +102,7 @@ class Scribe:
         waiting = [place.request for place in places]
         for request in waiting:
             if request.uid in alive:  # the crash came between its admission and its place's end
-                self._journal.remove(request.uid, Outcome.QUEUED_ADMITTED)
+                self._journal.remove(request.uid)
         return [request for request in waiting if request.uid not in alive]
 
     def _old(self, turn: Turn) -> bool:

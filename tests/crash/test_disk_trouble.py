@@ -15,7 +15,6 @@ from rich.console import Console
 
 from policy_server.app.journal_command import run_journal
 from policy_server.config import Config
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Priority, Request
 from policy_server.journal.port import (
     JournalInUseError,
@@ -75,7 +74,7 @@ async def test_a_disk_that_fills_up_and_has_room_again_loses_nothing(disk: Small
     with pytest.raises(JournalUnavailableError, match="the disk is full"):
         await journal.store.write_durably(lambda _: None)
     for n in range(1, 1_990):
-        journal.remove(f"u{n}", Outcome.QUEUED_ADMITTED)
+        journal.remove(f"u{n}")
     assert len(uids(journal)) == 11
     disk.free()
     await until_healthy(journal, True)
@@ -99,7 +98,7 @@ async def test_a_disk_that_is_full_at_the_start_is_used_once_it_has_room(disk: S
         journal.append_waiting(request(n), RequestContext())
     await until_healthy(journal, False)
     for n in range(2, 2_000):
-        journal.remove(f"u{n}", Outcome.CANCELLED)
+        journal.remove(f"u{n}")
     disk.free()
     await until_healthy(journal, True)
     await journal.close()

@@ -6,7 +6,6 @@ import contextlib
 import json
 import sqlite3
 
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Request
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import (
@@ -59,7 +58,7 @@ class SqliteJournal:
             self._places.put(request.uid, Place(request, context, self._boot))
             self.store.touch()
 
-    def remove(self, uid: str, outcome: Outcome) -> None:
+    def remove(self, uid: str) -> None:
         """See `Journal`."""
         self._check_open()
         if self._places.remove(uid):

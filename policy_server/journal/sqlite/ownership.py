@@ -10,6 +10,7 @@ import errno
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from policy_server.journal.port import JournalInUseError
@@ -57,11 +58,9 @@ class Lock:
 
     def _sign(self) -> None:
         """Who holds it, for the message of whoever comes second; a full disk must not matter."""
-        try:
+        with suppress(OSError):
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, f"{os.getpid()}\n".encode(), 0)
-        except OSError:
-            pass
 
     def _owner(self) -> str:
         return os.pread(self._file, 32, 0).decode("ascii", "replace").strip() or "unknown"

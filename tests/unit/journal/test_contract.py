@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from policy_server.core.outcome import Outcome
 from policy_server.core.request import Kind, Priority, Request
 from policy_server.journal.port import (
     MAX_TURNS,
@@ -83,7 +82,7 @@ async def test_who_waited_is_found_after_a_restart_in_every_detail(
 async def test_places_keep_their_order(harness: Harness, journal: Journal) -> None:
     for uid in ("c", "a", "b", "d"):
         journal.append_waiting(request(uid), CONTEXT)
-    journal.remove("a", Outcome.CANCELLED)
+    journal.remove("a")
     journal = await restarted(harness, journal)
     assert uids(journal) == ["c", "b", "d"]
     journal.append_waiting(request("e"), CONTEXT)
@@ -91,12 +90,9 @@ async def test_places_keep_their_order(harness: Harness, journal: Journal) -> No
     assert uids(journal) == ["c", "b", "d", "e"]
 
 
-@pytest.mark.parametrize("outcome", [Outcome.QUEUED_ADMITTED, Outcome.SHED, Outcome.CANCELLED])
-async def test_who_left_the_room_is_not_restored(
-    harness: Harness, journal: Journal, outcome: Outcome
-) -> None:
+async def test_who_left_the_room_is_not_restored(harness: Harness, journal: Journal) -> None:
     journal.append_waiting(request("a"), CONTEXT)
-    journal.remove("a", outcome)
+    journal.remove("a")
     assert uids(await restarted(harness, journal)) == []
 
 
@@ -110,7 +106,7 @@ async def test_a_resent_request_keeps_its_first_place(harness: Harness, journal:
 
 
 async def test_removing_an_unknown_uid_is_fine(journal: Journal) -> None:
-    journal.remove("never-waited", Outcome.QUEUED_ADMITTED)
+    journal.remove("never-waited")
     await journal.flush()
     assert journal.load() == []
 
@@ -118,7 +114,7 @@ async def test_removing_an_unknown_uid_is_fine(journal: Journal) -> None:
 async def test_a_uid_may_wait_again_after_it_left(journal: Journal) -> None:
     journal.append_waiting(request("a"), CONTEXT)
     journal.append_waiting(request("b"), CONTEXT)
-    journal.remove("a", Outcome.CANCELLED)
+    journal.remove("a")
     journal.append_waiting(request("a"), CONTEXT)
     await journal.flush()
     assert uids(journal) == ["b", "a"]
@@ -179,7 +175,7 @@ async def test_saved_numbers_are_a_copy(journal: Journal) -> None:
 async def test_stats_count_the_waiting(journal: Journal) -> None:
     journal.append_waiting(request("a"), CONTEXT)
     journal.append_waiting(request("b"), CONTEXT)
-    journal.remove("a", Outcome.SHED)
+    journal.remove("a")
     await journal.flush()
     stats = journal.stats()
     assert (stats.waiting, stats.healthy, stats.error) == (1, True, None)
@@ -192,7 +188,7 @@ async def test_a_closed_journal_refuses_and_closes_twice(journal: Journal) -> No
     with pytest.raises(JournalClosedError):
         journal.append_waiting(request("a"), CONTEXT)
     with pytest.raises(JournalClosedError):
-        journal.remove("a", Outcome.SHED)
+        journal.remove("a")
     with pytest.raises(JournalClosedError):
         journal.load()
     with pytest.raises(JournalClosedError):
