@@ -15,6 +15,11 @@ from policy_server.config_source import ConfigError
 
 CALLER_HEADER, TENANT_HEADER = "x-policy-caller", "x-policy-tenant"
 """Set by Envoy on `/policy/`: that it is Envoy who asks, and for whom."""
+PASSPORT_HEADER = "x-policy-job"
+"""On a job that the dispatcher sends through Envoy; see `jobs.passport`."""
+LOCAL_HEADER = "x-policy-local"
+"""On answers that no model server gave, or that it broke off: Envoy's own, and the gate's."""
+JOBS_PATH = "/policy/jobs"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CLIENT = "client"
 

@@ -29,14 +29,13 @@ from policy_server.adapters.ports import Gate, JobDesk
 from policy_server.adapters.rules import ClassifyRules
 from policy_server.adapters.streams import Context, end
 from policy_server.adapters.tickets import Tickets
+from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.core.events import Admitted, Shed
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority
 from policy_server.driver import Hold
 
 NODE_KEY = "x-policy-node"
-PASSPORT = "x-policy-job"
-"""On a job that the dispatcher sends through Envoy; see `jobs.passport`."""
 HANDBACK_BATCH = 256
 """Holds handed back between two turns of the loop, so that a shutdown is no flood."""
 AGE_EVERY_S = 0.005
@@ -208,7 +207,7 @@ class Desk:
     def ask(self, seen: Classified, facts: Facts, words: Words) -> Verdict | Held:
         """Decide on a request that has been looked at."""
         gate, request = self.gate, seen.request
-        if PASSPORT in facts.headers and self.jobs is not None:
+        if PASSPORT_HEADER in facts.headers and self.jobs is not None:
             return self._dispatched(self.jobs, seen, facts, words)
         if request is None:
             gate.count(seen.pool, seen.priority, Outcome.PASSED)
@@ -235,7 +234,7 @@ class Desk:
         it is one has nothing to look for here."""
         headers = facts.headers
         method, path = headers.get(":method", ""), headers.get(":path", "")
-        uid = jobs.holder(headers[PASSPORT], method, path)
+        uid = jobs.holder(headers[PASSPORT_HEADER], method, path)
         decision = self.gate.leased(uid) if uid is not None else None
         if decision is not None:
             return self.tell(decision, seen.dialect, words)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answers, shed_answer
 from policy_server.adapters.classify import Classified
 from policy_server.adapters.ports import Gate, JobDesk
+from policy_server.config_jobs import JOBS_PATH, LOCAL_HEADER
 from policy_server.core.events import Shed
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
@@ -25,9 +26,6 @@ from policy_server.journal.jobs import Accepted, Headers, Job, JobRefusal, Submi
 
 MAX_KEY_CHARS = 255
 MAX_URL_CHARS = 2048
-JOBS_PATH = "/policy/jobs/"
-LOCAL_HEADER = "x-policy-local"
-"""Tells the dispatcher that no model server gave this answer."""
 UNAVAILABLE_RETRY_S = 5.0
 MAX_UNDER_WAY = 256 * 1024 * 1024
 """Bytes of bodies that are in memory at once, before they are on disk."""
@@ -222,7 +220,7 @@ def not_our_job(dialect: Dialect) -> HttpAnswer:
 
 def accepted_answer(job: Job) -> HttpAnswer:
     """202: where the job is found."""
-    where = JOBS_PATH + job.id
+    where = f"{JOBS_PATH}/{job.id}"
     document = {
         "id": job.id,
         "status": job.state.value,

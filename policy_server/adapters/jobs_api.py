@@ -27,14 +27,14 @@ from policy_server.adapters.answers import Dialect
 from policy_server.adapters.classify import key_hash, tenant_name
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
-from policy_server.config_jobs import CALLER_HEADER, TENANT_HEADER
+from policy_server.config_jobs import CALLER_HEADER, JOBS_PATH, TENANT_HEADER
 from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
 from policy_server.journal.port import JournalError
 
-ROOT = "/policy/jobs"
 MAX_LISTED = 1000
 DEFAULT_LISTED = 100
 POLL_AFTER_S = 2
+PROBLEM = "application/problem+json"
 _NOT_OURS = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive"})
 _NO_BODY = frozenset({204, 304})
 
@@ -58,16 +58,16 @@ class JobsApi:
         """For the application of the HTTP port."""
         guarded = self._guarded
         return [
-            web.get(ROOT, guarded(self.listed)),
-            web.get(ROOT + "/{id}", guarded(self.show)),
-            web.get(ROOT + "/{id}/response", guarded(self.response)),
-            web.get(ROOT + "/{id}/events", guarded(self.events)),
-            web.delete(ROOT + "/{id}", guarded(self.cancel)),
+            web.get(JOBS_PATH, guarded(self.listed)),
+            web.get(JOBS_PATH + "/{id}", guarded(self.show)),
+            web.get(JOBS_PATH + "/{id}/response", guarded(self.response)),
+            web.get(JOBS_PATH + "/{id}/events", guarded(self.events)),
+            web.delete(JOBS_PATH + "/{id}", guarded(self.cancel)),
         ]
 
     def brought_by_gateway(self, request: web.Request) -> bool:
         """Whether Envoy brings this request here, for a client."""
-        if request.path != ROOT and not request.path.startswith(ROOT + "/"):
+        if request.path != JOBS_PATH and not request.path.startswith(JOBS_PATH + "/"):
             return False
         given = request.headers.get(CALLER_HEADER, "")
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._d.mark().encode())
@@ -102,7 +102,7 @@ class JobsApi:
         job = await self._d.jobs.find(request.match_info["id"])
         tenants = self._tenants(request)
         if job is None or (tenants is not None and job.tenant not in tenants):
-            raise _http_problem(404, "Not Found", "There is no such job, or it is forgotten.")
+            raise _not_found()
         return job
 
     async def listed(self, request: web.Request) -> web.StreamResponse:
@@ -164,7 +164,7 @@ class JobsApi:
 
 def job_document(job: Job) -> dict[str, object]:
     """The record as its owner sees it."""
-    where = f"{ROOT}/{job.id}"
+    where = f"{JOBS_PATH}/{job.id}"
     return {
         "id": job.id,
         "status": job.state.value,
@@ -210,12 +210,15 @@ def _json(document: Mapping[str, object], headers: Mapping[str, str] | None = No
 
 
 def _problem(status: int, title: str, detail: str) -> web.Response:
-    text = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail})
-    return web.Response(status=status, text=text + "\n", content_type="application/problem+json")
+    text = _problem_text(status, title, detail)
+    return web.Response(status=status, text=text, content_type=PROBLEM)
 
 
-def _http_problem(status: int, title: str, detail: str) -> web.HTTPException:
-    text = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail})
-    error = web.HTTPNotFound(text=text + "\n", content_type="application/problem+json")
-    assert error.status == status
-    return error
+def _not_found() -> web.HTTPException:
+    text = _problem_text(404, "Not Found", "There is no such job, or it is forgotten.")
+    return web.HTTPNotFound(text=text, content_type=PROBLEM)
+
+
+def _problem_text(status: int, title: str, detail: str) -> str:
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return json.dumps(problem) + "\n"

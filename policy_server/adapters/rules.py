@@ -10,6 +10,7 @@ from functools import cached_property
 
 from policy_server.adapters import patience
 from policy_server.config import Config
+from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.config_pools import MatchConfig
 from policy_server.core.params import default_classes
 from policy_server.core.request import Priority
@@ -27,7 +28,7 @@ ALWAYS_WANTED = patience.HEADERS | frozenset(
         "priority",
         "x-policy-uid",
         "x-queue-ticket",
-        "x-policy-job",
+        PASSPORT_HEADER,
         "x-request-id",
         "x-stainless-retry-count",
     }

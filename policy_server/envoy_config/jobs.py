@@ -51,6 +51,8 @@ from envoy_data_plane.google.protobuf import Any
 from policy_server.config import Config
 from policy_server.config_jobs import (
     CALLER_HEADER,
+    LOCAL_HEADER,
+    PASSPORT_HEADER,
     TENANT_HEADER,
     caller_mark,
     jobs_port,
@@ -69,7 +71,6 @@ from policy_server.envoy_config.wire import (
 from policy_server.envoy_config.wirings import Wired
 
 JOBS, ON_THEIR_WAY, STRANGERS = "jobs", "dispatched", "strangers"
-PASSPORT_HEADER, LOCAL_HEADER = "x-policy-job", "x-policy-local"
 WIRING_KEY = "x-policy-wiring"
 HEARTBEAT_S = 5.0
 SILENT_ANSWER_S = 900.0

@@ -20,12 +20,13 @@ from dataclasses import dataclass, field, replace
 
 import aiohttp
 
+from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.core.events import Admitted, Event
 from policy_server.core.request import Kind, Request
 from policy_server.core.samples import Completion
 from policy_server.driver import NEVER_SENT, Driver
 from policy_server.jobs.attempts import Attempt, Standing, failed, judge
-from policy_server.jobs.passport import HEADER, Passports, job_of, uid_of
+from policy_server.jobs.passport import Passports, job_of, uid_of
 from policy_server.jobs.sender import Delivery, Parcel, Sender, TooLargeError
 from policy_server.jobs.vault import Vault, VaultError
 from policy_server.journal.jobs import Answer, Ending, Job, JobRequest, JobState, JobStore, Note
@@ -212,7 +213,7 @@ class Dispatcher:
         t.store.note(note)
         t.noted(note)
         ours = (
-            (HEADER, t.passports.issue(run.uid, job.method, job.path, now)),
+            (PASSPORT_HEADER, t.passports.issue(run.uid, job.method, job.path, now)),
             ("x-policy-uid", run.uid),
         )
         parcel = Parcel(
@@ -235,6 +236,9 @@ class Dispatcher:
             if isinstance(error, aiohttp.ClientConnectorError):
                 self.problem = f"jobs can't be sent through jobs.via: {error}; is Envoy there?"
             return _Outcome(Attempt(None, {}, detail), UNREACHED)
+        except ValueError:  # the HTTP client refuses it, and would each time
+            detail = "it has a header or a path that can't be sent"
+            return _over(Ending(job.id, JobState.FAILED, t.wall_clock(), detail))
 
     async def _go_on(self, job: Job, outcome: _Outcome) -> None:
         """End the job, or get it in line again."""

@@ -13,7 +13,6 @@ import hmac
 import secrets
 from hashlib import sha256
 
-HEADER = "x-policy-job"
 VALID_S = 120.0  # from the dispatch to the moment at which the gate sees it
 _PREFIX = "job-"
 

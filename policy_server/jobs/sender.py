@@ -14,10 +14,9 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from policy_server.config_jobs import LOCAL_HEADER
 from policy_server.journal.jobs import Answer, Headers
 
-LOCAL_HEADER = "x-policy-local"
-"""On answers that Envoy gives by itself: no model server has been asked, or it broke off."""
 REASON_HEADER = "x-policy-reason"
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CONNECT_S = 5.0

@@ -11,6 +11,7 @@ else is tried again after `PAUSES_S`. Redirects are not followed: they would lea
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -20,6 +21,7 @@ from datetime import UTC, datetime
 import aiohttp
 from standardwebhooks.webhooks import Webhook
 
+from policy_server.config_jobs import JOBS_PATH
 from policy_server.jobs.addresses import AllowList, PinnedResolver
 from policy_server.journal.jobs import DueWebhook, Job, JobStore
 from policy_server.journal.port import JournalError
@@ -50,7 +52,7 @@ class Hooks:
 
 
 class WebhookSender:
-    """Tells what is due. `said(host, outcome)` hears of each try."""
+    """Tells what is due. `said(job id, outcome)` hears of each try."""
 
     def __init__(
         self, store: JobStore, hooks: Hooks, said: Callable[[str, str], None] = lambda *_: None
@@ -84,11 +86,9 @@ class WebhookSender:
                 await self._session.close()
 
     async def _rest(self) -> None:
-        try:
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await self._bell.wait()
-        except TimeoutError:
-            pass
         self._bell.clear()
 
     async def _round(self) -> bool:
@@ -152,7 +152,7 @@ class WebhookSender:
 
 def document(job: Job) -> dict[str, object]:
     """What is told: enough to know the job by, nothing of its content."""
-    where = f"/policy/jobs/{job.id}"
+    where = f"{JOBS_PATH}/{job.id}"
     return {
         "type": f"job.{job.state.value}",
         "timestamp": datetime.fromtimestamp(job.changed_at, UTC).isoformat(),

@@ -338,6 +338,15 @@ async def test_a_key_that_is_not_ours_fails_the_job_with_the_reason() -> None:
     assert seen == []
 
 
+async def test_what_can_not_be_sent_fails_and_stops_nobody() -> None:
+    async with stage(ok) as live:
+        job = await live.submit(headers=(("a", "x\ny"),))
+        ended = await live.ended(job)
+        assert ended.state is JobState.FAILED
+        assert "can't be sent" in ended.detail
+        assert (await live.ended(await live.submit())).state is JobState.DONE
+
+
 async def test_without_an_envoy_the_status_says_so() -> None:
     async with running("http://127.0.0.1:9") as live:
         await live.submit()
