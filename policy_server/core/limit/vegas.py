@@ -311,6 +311,7 @@ class Vegas:
         self._w_max *= factor
         self._hit *= factor
         self._cuts = deque((at, limit * factor) for at, limit in self._cuts)
+        self._peaks = deque((at, peak * factor) for at, peak in self._peaks)
         self._valid = None if self._valid is None else self._valid * factor
 
     def state(self) -> dict[str, float]:

@@ -142,6 +142,12 @@ def test_a_lasting_overload_is_remembered_for_ten_minutes_not_for_ever() -> None
     assert len(it._cuts) <= 151
 
 
+def test_many_replicas_at_once_do_not_cost_what_was_proven() -> None:
+    it = grown()
+    it.rescale(8.0)
+    assert it.on_window(window(100, now=4.0, bound=False)).limit == pytest.approx(800.0)
+
+
 def test_a_tiny_limit_is_reached_when_one_more_seat_would_not_fit() -> None:
     it = limit(3.0)
     assert it.on_window(window(1, engine_queue=2.0, delay_s=2.0)).reason is Reason.HOLD
