@@ -45,7 +45,7 @@ class Refusals:
         promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
         retry, capped = promise.should_retry, promise.capped
         if retry:
-            self.retries.invite(request.tenant, now + promise.seconds)
+            self.retries.invite(request.tenant, now + promise.seconds, now)
         return Shed(request, reason, promise.seconds, wait, evicted, retry, capped, predicted)
 
     def over_budget(self, request: Request, limit: float, now: float) -> Shed:

@@ -107,8 +107,9 @@ class Bookings:
         predicted = predicted_s or 0.0
         rate = UNKNOWN_RATE_PER_S if rate_per_s is None else rate_per_s
         rate = max(rate, MIN_RATE_PER_S)
-        base = max(0.0, predicted - 0.8 * PHI * budget_s)
+        base = _base_s(predicted, budget_s)
         booked = self._taken(priority, rate, now) + self.return_share()
+        self._at[priority], self._rate[priority] = now, rate
         self._booked[priority] = min(booked, max(0.0, self._p.max_s - base) * rate)
         due = max(base + booked / rate, self._age_s(priority, predicted, now))
         capped = due > self._p.max_s
@@ -119,14 +120,13 @@ class Bookings:
     ) -> float:
         """When the next slot is free, seconds from now, without taking it."""
         predicted = predicted_s or 0.0
-        base = max(0.0, predicted - 0.8 * PHI * budget_s)
-        slots = self._booked[priority] / self._rate[priority]
-        return self._told(max(base + slots, self._age_s(priority, predicted, now)))
+        rate = self._rate[priority]
+        due = _base_s(predicted, budget_s) + self._taken(priority, rate, now) / rate
+        return self._told(max(due, self._age_s(priority, predicted, now)))
 
     def _taken(self, priority: Priority, rate: float, now: float) -> float:
         """Slots that are booked and not yet due, at the rate of now."""
         gone = max(0.0, now - self._at[priority]) * rate
-        self._at[priority], self._rate[priority] = now, rate
         return max(0.0, self._booked[priority] - gone)
 
     def _told(self, due_s: float) -> float:
@@ -150,3 +150,8 @@ class Bookings:
         if self._shed > RETURN_MEMORY:
             self._shed *= 0.5
             self._returned *= 0.5
+
+
+def _base_s(predicted_s: float, budget_s: float) -> float:
+    """How long until a newcomer would be let into the room."""
+    return max(0.0, predicted_s - 0.8 * PHI * budget_s)

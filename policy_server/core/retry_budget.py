@@ -72,10 +72,11 @@ class RetryBudget:
             account = self._account(tenant)
             account.saved = min(MAX_RETRIES * SUCCESSES_PER_RETRY, account.saved + 1)
 
-    def invite(self, tenant: str, due: float) -> None:
+    def invite(self, tenant: str, due: float, now: float) -> None:
         """A client of this tenant was told to come back at `due`."""
         if tenant:
             invited = self._account(tenant).invited
+            _forget_void(invited, now)
             invited[int(due)] = invited.get(int(due), 0) + 1
 
     def take(self, tenant: str, now: float) -> bool:
@@ -103,10 +104,14 @@ class RetryBudget:
         return account
 
 
-def _take_invitation(invited: SortedDict[int, int], now: float) -> bool:
-    """The oldest that is due and not void."""
+def _forget_void(invited: SortedDict[int, int], now: float) -> None:
     while invited and invited.peekitem(0)[0] < now - KEEP_S:
         invited.popitem(0)
+
+
+def _take_invitation(invited: SortedDict[int, int], now: float) -> bool:
+    """The oldest that is due and not void."""
+    _forget_void(invited, now)
     if not invited or invited.peekitem(0)[0] > now:
         return False
     due, count = invited.peekitem(0)

@@ -59,6 +59,16 @@ def test_the_line_drains_with_time() -> None:
     assert b.book(P1, None, 15.0, 1.0, now=60.0).seconds == 1.0
 
 
+def test_a_quote_knows_that_the_line_has_drained_and_takes_no_slot() -> None:
+    b = bookings()
+    for _ in range(20):
+        b.book(P1, None, 15.0, 1.0, now=0.0)
+    taken = b.quote(P1, None, 15.0, now=0.0)
+    assert taken > 10.0
+    assert b.quote(P1, None, 15.0, now=5.0) == pytest.approx(taken - 5.0)
+    assert b.quote(P1, None, 15.0, now=60.0) == 1.0
+
+
 def test_jitter_adds_up_to_a_quarter() -> None:
     plain = bookings(Coin(0.0)).book(P1, 40.0, 15.0, 2.0, now=0.0).seconds
     late = bookings(Coin(1.0)).book(P1, 40.0, 15.0, 2.0, now=0.0).seconds

@@ -51,7 +51,7 @@ def test_successes_do_not_pile_up_without_bound() -> None:
 def test_an_invitation_is_good_from_its_moment_on_for_a_while_and_once() -> None:
     budget = spent()
     for _ in range(3):
-        budget.invite("a", 20.0)
+        budget.invite("a", 20.0, 0.0)
     assert not budget.take("a", 19.0)
     assert budget.take("a", 20.0)
     assert budget.take("a", 20.0 + KEEP_S)
@@ -79,6 +79,14 @@ def test_a_million_tenants_take_bounded_memory_and_the_busy_one_is_kept() -> Non
     assert len(budget) == MAX_TENANTS
 
 
+def test_a_tenant_that_is_refused_all_day_and_never_returns_takes_bounded_memory() -> None:
+    budget = RetryBudget()
+    for at in range(10_000):
+        budget.invite("a", at + 10.0, float(at))
+    [account] = budget._accounts.values()
+    assert len(account.invited) <= KEEP_S + 10.0 + 1.0
+
+
 def test_after_a_loss_of_memory_all_are_believed_for_a_while() -> None:
     budget = spent()
     budget.forgive(100.0)
@@ -96,7 +104,8 @@ def test_who_comes_back_no_earlier_than_told_is_never_over(
     promises = sorted((at, at + wait) for at, wait in told)
     for due, _ in returns:
         while promises and promises[0][0] <= due:
-            budget.invite("a", promises.pop(0)[1])
+            at, until = promises.pop(0)
+            budget.invite("a", until, at)
         assert budget.take("a", due)
     assert sum(budget.take("a", 1000.0) for _ in range(2 * STORM)) == STORM, "it spent its own"
 
