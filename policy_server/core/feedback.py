@@ -49,6 +49,8 @@ class Feedback:
                 self.limit = make(params.limit)
         self._params = params.limit
         self._sampled = params.observe_messages_per_s > 0.0
+        if self.window is not None:
+            self.window.sampled = self._sampled
         self.sampler.reconfigure(params.observe_messages_per_s)
 
     # -- what happens ---------------------------------------------------------------------------

@@ -67,11 +67,10 @@ class Window:
     def __init__(self, baselines: Baselines, now: float, sampled: bool = True) -> None:
         """`sampled`: answers are observed, so those that are not teach nothing of their length."""
         self._baselines = baselines
-        self._sampled = sampled
+        self.sampled = sampled
         self._cut_at = float("-inf")
         self._whole: dict[str, WholeAnswers] = {}
         self._reports: dict[str, tuple[float, LoadReport, bool]] = {}
-        self._peak_carry = 0
         self._reset(now, 0)
 
     def _reset(self, now: float, inflight: int) -> None:
@@ -150,7 +149,7 @@ class Window:
             self._first_tokens += 1.0
             if not request.observable:  # its length will never be known
                 self._residual(baseline_key(request), lease, completion.first_byte_s, now)
-            elif lease.observed or not self._sampled:
+            elif lease.observed or not self.sampled:
                 self._plain(lease, completion.first_byte_s, now)
 
     def _plain(self, lease: Lease, seconds: float, now: float) -> None:

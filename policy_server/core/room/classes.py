@@ -61,12 +61,16 @@ class ClassRule:
     """Shares of one pool; `jobs_share` is that of all jobs together. Owner: the pool."""
 
     def __init__(self, classes: Mapping[Priority, ClassParams], jobs_share: float = 0.0) -> None:
-        self._shares = [*(classes[p].share for p in PRIORITIES), jobs_share]
+        self.reconfigure(classes, jobs_share)
         self._heard = [float("-inf")] * len(PRIORITIES)
         self._credit = [0.0] * LINES  # seat-seconds
         self._service_s: float | None = None
         self._at: float | None = None
         self._ceiling = 0.0  # L + R while a cut drains
+
+    def reconfigure(self, classes: Mapping[Priority, ClassParams], jobs_share: float) -> None:
+        """New shares; who was heard of and what still drains stays."""
+        self._shares = [*(classes[p].share for p in PRIORITIES), jobs_share]
 
     def note_cut(self, seats: int) -> None:
         """The limit was cut while `seats` were in use."""

@@ -40,7 +40,7 @@ class Lines:
         """New bounds, weights and shares."""
         self.room.reconfigure(params.room)
         self.jobs.reconfigure(params.room.tenant_weights)
-        self.rule = ClassRule(params.classes, params.jobs_share)
+        self.rule.reconfigure(params.classes, params.jobs_share)
 
     def __contains__(self, uid: str) -> bool:
         return uid in self.room or uid in self.jobs

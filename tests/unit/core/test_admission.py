@@ -175,6 +175,17 @@ def test_another_algorithm_starts_anew_the_same_one_keeps_what_it_knows() -> Non
     assert gate.pool("chat").limit.current == 4.0
 
 
+def test_once_nothing_is_observed_any_more_every_whole_answer_counts() -> None:
+    gate = admission(pool_params(10.0, observe_messages_per_s=500.0))
+    gate.submit(request("a"), 0.0)
+    gate.reconfigure([pool_params(10.0, observe_messages_per_s=0.0)])
+    gate.submit(request("b"), 0.0)
+    gate.complete("b", OK, 0.5)
+    window = gate.pool("chat").feedback.window
+    assert window is not None
+    assert window.events == 1
+
+
 def test_new_shares_and_bounds_apply() -> None:
     gate = admission(pool_params(10.0))
     gate.submit(request("a", P2), 0.0)

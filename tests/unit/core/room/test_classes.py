@@ -65,6 +65,14 @@ def test_the_reserve_is_given_up_a_minute_after_the_last_of_the_others() -> None
     assert rule_.choose([P2], [0, 0, 39], 40.0, ACTIVE_S) is P2
 
 
+def test_new_shares_leave_the_reserve_and_what_still_drains() -> None:
+    it = rule(P0)
+    it.note_cut(60)
+    it.reconfigure({p: ClassParams(10.0, 0.1) for p in PRIORITIES}, 0.0)
+    assert it.choose([P1], [0, 39, 0], 40.0, 1.0) is None, "P0 was heard of a second ago"
+    assert it.reserve(40.0) == 20.0
+
+
 def test_nobody_waits_nobody_goes() -> None:
     assert rule().choose([], [0, 0, 0], 40.0, 0.0) is None
 
