@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 
-from policy_server.core.events import Event, Lapsed
+from policy_server.core.events import Event, Lapsed, LimitChanged
 from policy_server.core.learning import learned, restore_learned
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import Limit
@@ -148,7 +149,7 @@ class Admission:
         for pool in self._pools.values():
             pool.draining = pool.lines.jobs_held = True
             pool_events: list[Event] = []
-            for request in list(_first(pool.room, BATCH - len(events))):
+            for request in list(islice(pool.room, BATCH - len(events))):
                 pool.room.leave(request.uid)
                 pool_events.append(pool._shed(request, ShedReason.DRAINING, now, None, True))
             events += self._track(pool, pool_events)
@@ -291,18 +292,11 @@ class Admission:
     def _track(self, pool: Pool, events: list[Event]) -> list[Event]:
         """Keep uid → pool in step with what just happened."""
         for event in events:
-            uid = getattr(getattr(event, "request", None), "uid", None)
-            if uid is None:
+            if isinstance(event, LimitChanged):
                 continue
+            uid = event.request.uid
             if pool.knows(uid):
                 self._where[uid] = pool
             else:
                 self._where.pop(uid, None)
         return events
-
-
-def _first(room: Iterable[Request], count: int) -> Iterator[Request]:
-    for index, request in enumerate(room):
-        if index >= count:
-            return
-        yield request

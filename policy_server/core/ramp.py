@@ -78,7 +78,7 @@ class Ramp:
 
     def share(self, now: float) -> float:
         """Part of the limit that may be used now, above 0, up to 1."""
-        if not self._since or self._since[-1] == WARM:
+        if self._warm(now):
             return 1.0
         return sum(self._weight(now - came) for came in self._since) / len(self._since)
 
@@ -89,6 +89,8 @@ class Ramp:
 
     def next_step(self, now: float) -> float:
         """When to look again; `now` when nothing ramps."""
-        if not self._since or now - self._since[-1] >= self._ramp_s:
-            return now
-        return now + STEP_S
+        return now if self._warm(now) else now + STEP_S
+
+    def _warm(self, now: float) -> bool:
+        """Whether even the newest is a full one."""
+        return not self._since or now - self._since[-1] >= self._ramp_s

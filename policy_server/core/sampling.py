@@ -40,7 +40,6 @@ class ObserverSampler:
         self._budget = messages_per_s
         self._per_stream = FIRST_GUESS_PER_S
         self._messages = 0
-        self._stream_s = 0.0
         self._plain_rate = 0.0
         self._plain_picked = 0  # in this window
 

@@ -126,9 +126,10 @@ class Lines:
 
     def rationed_until(self, now: float) -> float | None:
         """When a rate that was asked for, a rise or a ramp may let someone go who waits now."""
+        if not self.waiting():
+            return None
         steps = (self._ceiling.ready_at(now), self._slew.next_step(now), self._ramp.next_step(now))
-        times = [at for at in steps if at is not None and at > now]
-        return min(times) if times and self.waiting() else None
+        return min((at for at in steps if at is not None and at > now), default=None)
 
     def accrue(self, limit: float, service_s: float | None, now: float) -> None:
         """Credit those who wait for the time since the last look."""

@@ -50,11 +50,7 @@ class DecayingRate:
 
 
 class SteadyRate:
-    """Events per second: the calm long average, unless the short one shows that it changed.
-
-    A short memory alone is noise: where hundreds press to get in, each chance upswing of the
-    estimate lets a few too many in, and all of them then wait too long.
-    """
+    """Events per second: the calm long average, unless the short one shows that it changed."""
 
     def __init__(self) -> None:
         self._short = DecayingRate(ARRIVAL_MEMORY_S)

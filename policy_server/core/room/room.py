@@ -72,7 +72,7 @@ class Room:
 
     def waiting(self) -> list[Priority]:
         """Classes with someone waiting, most important first."""
-        return [p for p in PRIORITIES if len(self._queues[p])]
+        return [p for p in PRIORITIES if len(self._queues[p])] if self._tickets else []
 
     def waits(self, priority: Priority) -> bool:
         """Whether anyone of this class waits."""
@@ -110,7 +110,7 @@ class Room:
         return self._held_by
 
     def lines(self, priority: Priority) -> dict[str, int]:
-        """Requests per tenant who waits in this class, jobs included."""
+        """Requests per tenant who waits in this class."""
         return self._queues[priority].fair.lines()
 
     def last(self, priority: Priority) -> Ticket:
