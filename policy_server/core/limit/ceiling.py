@@ -85,6 +85,7 @@ class Ceiling:
 
     def ask_rps(self, source: str, rps: float, at: float) -> None:
         """At most so many per second."""
+        self._fill(at)
         self._rps.say(source, max(rps, MIN_RPS), at)
 
     def seats(self, now: float) -> float:

@@ -100,6 +100,13 @@ def test_a_rate_of_zero_is_hardly_ever() -> None:
     assert ceiling.rps(0.0) == MIN_RPS
 
 
+def test_a_rate_asked_after_a_lull_begins_with_nothing_saved_up() -> None:
+    ceiling = Ceiling()
+    ceiling.ask_rps("a", 100.0, 60.0)
+    assert not ceiling.allows(0, 1, 60.0)
+    assert ceiling.ready_at(60.0) == pytest.approx(60.01)
+
+
 def test_an_idle_minute_saves_up_a_quarter_second_only() -> None:
     ceiling = Ceiling()
     ceiling.ask_rps("a", 40.0, 0.0)
