@@ -85,12 +85,12 @@ class Views:
                 for at, previous, change in self._changes.get(pool.params.name, ())
             ],
             last_window=sample if sample.duration_s else None,
-            asked_seats=_finite(pool.ceiling.seats(now)),
-            asked_rps=_finite(pool.ceiling.rps(now)),
+            asked_seats=_finite(pool.usable.ceiling.seats(now)),
+            asked_rps=_finite(pool.usable.ceiling.rps(now)),
             scrapes=self._scrapes(pool.params.name, now),
-            backends_ready=pool.ramp.ready,
-            holding=pool.ramp.closed,
-            ramp=pool.ramp.share(now),
+            backends_ready=pool.usable.ramp.ready,
+            holding=pool.usable.ramp.closed,
+            ramp=pool.usable.ramp.share(now),
         )
 
 

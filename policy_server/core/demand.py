@@ -47,5 +47,5 @@ def demand_of(pool: Pool) -> Demand:
         jobs=len(pool.jobs),
         inflight=pool.leases.seats,
         limit=pool.limit.current,
-        ready=pool.ramp.ready,
+        ready=pool.usable.ramp.ready,
     )

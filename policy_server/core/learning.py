@@ -24,8 +24,8 @@ def learned(pool: Pool, now: float) -> dict[str, float]:
     if rate is not None:
         state["drain"] = rate
     state["lengths"] = pool.weights.lengths.mean
-    if pool.ramp.learned_with:
-        state["replicas"] = float(pool.ramp.learned_with)
+    if pool.usable.ramp.learned_with:
+        state["replicas"] = float(pool.usable.ramp.learned_with)
     return state
 
 
@@ -35,12 +35,12 @@ def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
     if limit:
         pool.limit.restore(limit)
-        pool.slew.begin_at(min(FIRST_SEATS, pool.limit.current), now)
+        pool.usable.slew.begin_at(min(FIRST_SEATS, pool.limit.current), now)
     pool.feedback.baselines.restore(
         ((k[5:], v) for k, v in state.items() if k.startswith("base.")), now
     )
     pool.weights.lengths.mean = max(0.0, state.get("lengths", pool.weights.lengths.mean))
     if state.get("replicas", 0.0) >= 1.0:
-        pool.ramp.learned_with = int(min(state["replicas"], MAX_REPLICAS))
+        pool.usable.ramp.learned_with = int(min(state["replicas"], MAX_REPLICAS))
     pool.predictor.drain.assume(state.get("drain", 0.0))
     pool.refusals.retries.forgive(now)  # whoever saved this has told clients to come back

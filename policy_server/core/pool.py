@@ -29,11 +29,9 @@ from policy_server.core.events import (
 from policy_server.core.feedback import Feedback
 from policy_server.core.leases import SWEEP_S, Lease, LeaseTable
 from policy_server.core.limit.base import Limit
-from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import ReleasePacer
 from policy_server.core.params import LimitParams, PoolParams
-from policy_server.core.ramp import Ramp
 from policy_server.core.refusals import Refusals
 from policy_server.core.request import JOBS, PRIORITIES, Kind, Request
 from policy_server.core.room.door import Door
@@ -41,7 +39,7 @@ from policy_server.core.room.lines import Lines
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.samples import Completion, LoadReport, how_it_ended
 from policy_server.core.sampling import Rng
-from policy_server.core.slew import Slew
+from policy_server.core.usable import Usable
 from policy_server.core.weights import Weights
 
 EXPIRED_PER_SWEEP = 256
@@ -54,14 +52,12 @@ class Pool:
     def __init__(self, params: PoolParams, limit: Limit, rng: Rng) -> None:
         self.params = params
         self.feedback = Feedback(params, limit)
-        self.slew = Slew(limit.current)
-        self.ceiling = Ceiling()
-        self.ramp = Ramp(params.ramp_s, params.no_backend_wait_s)
+        self.usable = Usable(params, limit.current)
         self.leases = LeaseTable()
-        self.lines = Lines(params, self.leases, self.ceiling, self.slew, self.ramp)
+        self.lines = Lines(params, self.leases, self.usable)
         self.room, self.jobs = self.lines.room, self.lines.jobs
         self.predictor = Predictor([params.classes[p].share for p in PRIORITIES])
-        self.door = Door(params, self.room, self.predictor, self.ramp)
+        self.door = Door(params, self.room, self.predictor, self.usable.ramp)
         self.refusals = Refusals(params, self.door, rng)
         self.draining = False
         self._pacer = ReleasePacer()
@@ -76,7 +72,7 @@ class Pool:
         self.feedback.reconfigure(params, make)
         self.params = params
         self.lines.reconfigure(params)
-        self.ramp.reconfigure(params.ramp_s, params.no_backend_wait_s)
+        self.usable.reconfigure(params)
         self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
         self.door.reconfigure(params)
         self.refusals.bookings.reconfigure(params.retry_after)
@@ -98,7 +94,7 @@ class Pool:
 
     def _submit(self, request: Request, now: float) -> list[Event]:
         request, returned = self.room.claim(request)
-        request = self.ramp.patient(request)
+        request = self.usable.ramp.patient(request)
         if self.draining:
             return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
         asked_for = returned or self.refusals.retries.asked_for(request, now)
@@ -171,12 +167,11 @@ class Pool:
 
     def limit_now(self, now: float) -> float:
         """The effective limit: what was learned, less while replicas are new or ask for less."""
-        ramped = max(1.0, self.limit.current * self.ramp.share(now))
-        return min(self.slew.usable(ramped, now), self.ceiling.seats(now))
+        return self.usable.of(self.limit.current, now)
 
     def _accrue(self, now: float) -> None:
         """Credit the waiting for the time since the last look."""
-        self.predictor.cap_per_s = self.ceiling.rps(now)
+        self.predictor.cap_per_s = self.usable.ceiling.rps(now)
         self.predictor.drain.waiting(len(self.room) > 0, now)
         self.lines.accrue(self.limit_now(now), self.predictor.drain.mean_service_s, now)
 
@@ -236,7 +231,7 @@ class Pool:
         self.lines.note_dispatch(request)
         self._charge(request, self.weights.charge(lease), now)
         self.leases.grant(lease)
-        self.ceiling.take(now)
+        self.usable.ceiling.take(now)
         self.feedback.note_inflight(self.leases.seats)
         return Admitted(request, wait, queued, observe, predicted_wait_s=predicted)
 
@@ -279,7 +274,8 @@ class Pool:
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)
         if how is LeaseEnd.UPSTREAM_ERROR:
-            self.slew.failed(lease.request.seats, held, self.predictor.drain.mean_service_s, now)
+            mean_s = self.predictor.drain.mean_service_s
+            self.usable.slew.failed(lease.request.seats, held, mean_s, now)
         if how is LeaseEnd.COMPLETED and lease.request.kind is Kind.HELD:
             self.refusals.retries.served(lease.request.tenant)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
@@ -300,7 +296,7 @@ class Pool:
             request = self.lines.head(choice)
             if self.room.places.awaited(request.uid):
                 break  # its slot is kept
-            if not self.ceiling.allows(self.leases.seats, request.seats, now):
+            if not self.usable.ceiling.allows(self.leases.seats, request.seats, now):
                 break
             if not self._pacer.take(now):
                 self._paced = True
@@ -342,7 +338,7 @@ class Pool:
             if self.lines.prolong(request, now):
                 continue
             self.room.leave(request.uid)
-            why = ShedReason.NO_BACKEND if self.ramp.closed else ShedReason.DEADLINE
+            why = ShedReason.NO_BACKEND if self.usable.ramp.closed else ShedReason.DEADLINE
             events.append(Lapsed(request) if awaited else self._shed(request, why, now, None, True))
         return events
 
@@ -379,12 +375,10 @@ class Pool:
 
     def load_report(self, source: str, report: LoadReport, now: float) -> None:
         """An engine says how it is, and what it asks for."""
-        self.ceiling.obey(source, report, now - report.age_s)
+        self.usable.ceiling.obey(source, report, now - report.age_s)
         self.feedback.load_report(source, report, now)
 
     def backends(self, ready: int | None, now: float) -> list[Event]:
         """So many back ends are ready (None = nobody knows); the limit follows."""
-        if self.ramp.ready == 0 and ready:
-            self.slew.begin_at(1.0, now)  # not all who waited for it in one instant
-        moved = self.feedback.rescale(self.ramp.tell(ready, now))
+        moved = self.feedback.rescale(self.usable.tell(ready, now))
         return [self._moved(moved), *self.pump(now)] if moved is not None else self.pump(now)

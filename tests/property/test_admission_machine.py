@@ -117,7 +117,7 @@ class AdmissionMachine(RuleBasedStateMachine):
                 assert uid in books.leased
                 return
             assert uid not in books.leased
-            assert not self.gate.pool(pool).ramp.closed
+            assert not self.gate.pool(pool).usable.ramp.closed
             limit = self.gate.pool(pool).limit.current
             assert seats[pool] < limit + reserve_of(limit)
             assert 0.0 <= event.wait_s < math.inf

@@ -1,40 +1,34 @@
 """The lines of a pool: a class's held requests each, and the jobs; whose head may go now.
 
-Puts together who waits (`room`, `jobs`), what is in use (the leases, and slots that failed: the
-slew), what a back end asks for (the ceiling), whether one is there (the ramp), the rule between
-the lines (`classes`) and what a class keeps free for its calm tenants (`calm`). Owner: the pool.
+Puts together who waits (`room`, `jobs`), what is in use (the leases), what may be (`usable`), the
+rule between the lines (`classes`) and what a class keeps free for its calm tenants (`calm`).
+Owner: the pool.
 """
 
 from __future__ import annotations
 
 from policy_server.core.leases import LeaseTable
-from policy_server.core.limit.ceiling import Ceiling
 from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.params import PoolParams
-from policy_server.core.ramp import Ramp
 from policy_server.core.request import JOBS, LINES, Priority, Request
 from policy_server.core.room.calm import CalmReserve
 from policy_server.core.room.classes import ONE_SEAT, ClassRule, Heads
 from policy_server.core.room.jobs import JobLines
 from policy_server.core.room.room import Room
-from policy_server.core.slew import Slew
+from policy_server.core.usable import Usable
 
 
 class Lines:
     """Who is next. `jobs_held`: the jobs stay where they are."""
 
-    def __init__(
-        self, params: PoolParams, leases: LeaseTable, ceiling: Ceiling, slew: Slew, ramp: Ramp
-    ) -> None:
+    def __init__(self, params: PoolParams, leases: LeaseTable, usable: Usable) -> None:
         self.room = Room(params.room)
         self.jobs = JobLines(params.room.tenant_weights)
         self.rule = ClassRule(params.classes, params.jobs_share)
         self.jobs_held = False
         self._calm = CalmReserve()
         self._leases = leases
-        self._ceiling = ceiling
-        self._slew = slew
-        self._ramp = ramp
+        self._usable = usable
 
     def reconfigure(self, params: PoolParams) -> None:
         """New bounds, weights and shares."""
@@ -59,7 +53,7 @@ class Lines:
 
     def waiting(self) -> list[int]:
         """Lines with someone who may go, most important first; none while no back end is ready."""
-        if self._ramp.closed:
+        if self._usable.ramp.closed:
             return []
         waiting: list[int] = [*self.room.waiting()]
         if len(self.jobs) and not self.jobs_held:
@@ -77,7 +71,7 @@ class Lines:
     def may_go_at_once(self, request: Request, limit: float, now: float) -> bool:
         """Whether a newcomer would be the next to go."""
         line = request.line
-        if self._ramp.closed or not self._leads(request):
+        if self._usable.ramp.closed or not self._leads(request):
             return False
         waiting = self.waiting()
         if waiting:
@@ -87,7 +81,9 @@ class Lines:
             need[line] = request.seats
             heads, contenders = Heads(need), [line]
         choice = self._choose(contenders, limit, now, heads)
-        return choice == line and self._ceiling.allows(self._leases.seats, request.seats, now)
+        return choice == line and self._usable.ceiling.allows(
+            self._leases.seats, request.seats, now
+        )
 
     def _leads(self, request: Request) -> bool:
         if request.line == JOBS:
@@ -100,7 +96,7 @@ class Lines:
         return self._choose(waiting, limit, now, self._heads(limit)) if waiting else None
 
     def _choose(self, lines: list[int], limit: float, now: float, heads: Heads) -> int | None:
-        free = limit - self._slew.cooling(now)
+        free = limit - self._usable.slew.cooling(now)
         return self.rule.choose(lines, self._seats(), free, now, heads) if free > 0.0 else None
 
     def limit_binds(self, limit: float) -> bool:
@@ -118,7 +114,7 @@ class Lines:
 
     def prolong(self, request: Request, now: float) -> bool:
         """Whether someone whose time is over waits on, because no back end is ready."""
-        patient = self._ramp.patient(request)
+        patient = self._usable.ramp.patient(request)
         if patient.deadline <= now:
             return False
         self.room.prolong(patient)
@@ -126,10 +122,7 @@ class Lines:
 
     def rationed_until(self, now: float) -> float | None:
         """When a rate that was asked for, a rise or a ramp may let someone go who waits now."""
-        if not self.waiting():
-            return None
-        steps = (self._ceiling.ready_at(now), self._slew.next_step(now), self._ramp.next_step(now))
-        return min((at for at in steps if at is not None and at > now), default=None)
+        return self._usable.next_step(now) if self.waiting() else None
 
     def accrue(self, limit: float, service_s: float | None, now: float) -> None:
         """Credit those who wait for the time since the last look."""
