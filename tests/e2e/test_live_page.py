@@ -9,15 +9,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
-import pytest
 
 from tests.support import wired
+from tests.support.browser import browsing
 from tests.support.envoy_process import wait_http_ok
 from tests.support.gateway_command import running_gateway
 from tests.support.stack import Process, chat, start, stop
-
-browser = pytest.importorskip("tests.support.browser", reason="no playwright")
-pytestmark = pytest.mark.skipif(browser.chromium() is None, reason="no Chromium on this machine")
 
 CONFIG = {
     "pools": [{"name": "chat", "limit": {"algorithm": "fixed", "initial": 4, "max": 4}}],
@@ -60,7 +57,7 @@ async def test_what_people_see_from_calm_to_gone_and_back(tmp_path: Path) -> Non
     config = tmp_path / "policy.yaml"
     config.write_text(json.dumps(CONFIG))
     address = f"http://127.0.0.1:{where['http']}/"
-    async with emulator(tmp_path, where["upstream"]), browser.browsing(tmp_path) as browsed:
+    async with browsing(tmp_path) as browsed, emulator(tmp_path, where["upstream"]):
         page = browsed.page
         async with running_gateway(tmp_path, where, "--config", str(config)) as gateway:
             await page.goto(address)

@@ -18,15 +18,20 @@ from typing import Any
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright
 
+from tests.support.needs import missing
+
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome")
 VIEWS = {"phone": (390, 844), "desktop": (1280, 800)}
 UNTIL_S = 30
 SCHEMES: tuple[Any, ...] = ("light", "dark")
 
 
-def chromium() -> str | None:
-    """The browser on this machine, if there is one."""
-    return next((path for name in NAMES if (path := shutil.which(name))), None)
+def chromium() -> str:
+    """The browser on this machine."""
+    for name in NAMES:
+        if path := shutil.which(name):
+            return path
+    missing("no Chromium on the PATH: apt-get install chromium-headless-shell fonts-dejavu-core")
 
 
 @dataclass

@@ -11,9 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.clients.foreign import foreign_clients
+from tests.support.needs import missing
 
 HERE = Path(__file__).parent
 BODY = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
@@ -39,10 +38,7 @@ def _node(url: str, mode: str) -> list[str]:
 def _curl(url: str, _mode: str) -> list[str]:
     binary = shutil.which("curl")
     if binary is None:
-        reason = "no curl on the PATH; install it: this test shows what `curl --retry` does"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing("no curl on the PATH: apt-get install curl")
     command = [binary, "--silent", "--show-error", "--retry", "2", "--json", json.dumps(BODY)]
     return [*command, f"{url}/v1/chat/completions"]
 
