@@ -48,6 +48,15 @@ async def post(gateway: GatewayCommand, path: str = "/v1/chat/completions", **he
         return response.status
 
 
+async def busy(gateway: GatewayCommand, upstream: EchoUpstream) -> asyncio.Task[int]:
+    """A request that takes the one slot until the upstream's `finish`."""
+    task = asyncio.create_task(post(gateway, "/slow"))
+    async with asyncio.timeout(20):
+        while not upstream.requests:
+            await asyncio.sleep(0.01)
+    return task
+
+
 async def until_waiting(gateway: GatewayCommand, count: int) -> None:
     """Until `count` requests wait in the room, as the metrics tell."""
     url = f"http://127.0.0.1:{gateway.ports['http']}/metrics"
@@ -62,34 +71,22 @@ async def until_waiting(gateway: GatewayCommand, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_killed_policy_server_loses_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stuck"])
+async def test_a_policy_server_that_is_lost_loses_nobody(
+    tmp_path: Path, harm: signal.Signals
+) -> None:
     async with one_slot(tmp_path) as (gateway, upstream):
-        first = asyncio.create_task(post(gateway, "/slow"))
-        while not upstream.requests:
-            await asyncio.sleep(0.01)
+        first = await busy(gateway, upstream)
         held = [asyncio.create_task(post(gateway)) for _ in range(20)]
         await until_waiting(gateway, 20)
         active, standby = await gateway.until_policy_pids(2)
-        os.kill(active, signal.SIGKILL)
+        os.kill(active, harm)
         upstream.finish.set()
         assert {await task for task in (first, *held)} == {200}
         assert gateway.policy_pids()[0] == standby
         assert len(await gateway.until_policy_pids(2)) == 2  # the next standby
-
-
-async def test_a_policy_server_that_is_alive_but_stuck_is_replaced(tmp_path: Path) -> None:
-    async with one_slot(tmp_path) as (gateway, upstream):
-        first = asyncio.create_task(post(gateway, "/slow"))
-        while not upstream.requests:
-            await asyncio.sleep(0.01)
-        held = [asyncio.create_task(post(gateway)) for _ in range(5)]
-        await until_waiting(gateway, 5)
-        active, standby = await gateway.until_policy_pids(2)
-        os.kill(active, signal.SIGSTOP)
-        upstream.finish.set()
-        assert {await task for task in (first, *held)} == {200}
-        assert gateway.policy_pids()[0] == standby
-        assert "it is stuck; killing it" in gateway.log.read_text()
+        stuck = "it is stuck; killing it" in gateway.log.read_text()
+        assert stuck == (harm == signal.SIGSTOP)
 
 
 async def test_killed_again_and_again_it_serves_again(tmp_path: Path) -> None:
@@ -119,9 +116,7 @@ async def test_a_killed_envoy_is_started_again(tmp_path: Path) -> None:
 
 async def test_a_killed_envoy_gives_its_slots_back_at_once(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, upstream):
-        cut = asyncio.create_task(post(gateway, "/slow"))
-        while not upstream.requests:
-            await asyncio.sleep(0.01)
+        cut = await busy(gateway, upstream)
         os.kill(gateway.envoy_pid(), signal.SIGKILL)
         with pytest.raises(aiohttp.ClientError):
             await cut
@@ -132,9 +127,7 @@ async def test_a_killed_envoy_gives_its_slots_back_at_once(tmp_path: Path) -> No
 
 async def test_sigterm_finishes_what_is_in_flight_and_answers_who_waits(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, upstream):
-        first = asyncio.create_task(post(gateway, "/slow"))
-        while not upstream.requests:
-            await asyncio.sleep(0.01)
+        first = await busy(gateway, upstream)
         held = [asyncio.create_task(post(gateway)) for _ in range(5)]
         await until_waiting(gateway, 5)
         gateway.process.send_signal(signal.SIGTERM)
@@ -149,9 +142,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_answers_who_waits(tmp_path
 
 async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, upstream):
-        first = asyncio.create_task(post(gateway, "/slow"))
-        while not upstream.requests:
-            await asyncio.sleep(0.01)
+        first = await busy(gateway, upstream)
         gateway.process.send_signal(signal.SIGTERM)
         while "draining" not in gateway.log.read_text():
             await asyncio.sleep(0.01)

@@ -28,10 +28,10 @@ SCHEMES: tuple[Any, ...] = ("light", "dark")
 
 def chromium() -> str:
     """The browser on this machine."""
-    for name in NAMES:
-        if path := shutil.which(name):
-            return path
-    missing("no Chromium on the PATH: apt-get install chromium-headless-shell fonts-dejavu-core")
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    return found or missing(
+        "no Chromium on the PATH: apt-get install chromium-headless-shell fonts-dejavu-core"
+    )
 
 
 @dataclass

@@ -11,13 +11,10 @@ A policy server with one slot, an echoing model server, and five Envoys:
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import grpc
@@ -25,91 +22,13 @@ import pytest
 import pytest_asyncio
 
 from policy_server.envoy_config.options import Wiring
-from tests.support.echo_upstream import EchoUpstream, running_upstream
+from tests.support.echo_upstream import running_upstream
 from tests.support.envoy_process import free_ports, running_envoy
-from tests.support.stack import Process, Stack, stop
+from tests.support.live import CONFIG, Envoy, Live, at_rest
+from tests.support.stack import stop
 from tests.support.wired import bootstrap_for, http_filter, ports
 
 WIRINGS: tuple[Wiring, ...] = ("gate", "authz", "stream")
-CONFIG = {
-    "pools": [{"name": "default", "limit": {"algorithm": "fixed", "initial": 1}}],
-    "classes": {name: {"max_wait_s": 60} for name in ("P0", "P1", "P2")},
-}
-CHAT = "/v1/chat/completions"
-P0 = {"x-request-priority": "0"}
-"""On a busy machine the policy server may lag and refuse the lower classes: no case for here."""
-
-
-@dataclass
-class Answer:
-    """What a client got. `broken`: the connection ended before the body did."""
-
-    status: int
-    headers: Any
-    body: bytes
-    broken: bool = False
-
-    @property
-    def document(self) -> Any:
-        """The JSON body."""
-        return json.loads(self.body)
-
-
-@dataclass
-class Envoy:
-    """One Envoy and where clients reach it."""
-
-    process: Process
-    url: str
-
-
-@dataclass
-class Live(Stack):
-    """The running stack. `echo` is the model server."""
-
-    wiring: Wiring = "gate"
-    echo: EchoUpstream = field(default_factory=EchoUpstream)
-    envoys: dict[str, Envoy] = field(default_factory=dict)
-
-    @property
-    def survives(self) -> bool:
-        """Whether an answer in flight does not depend on the policy server."""
-        return self.wiring != "stream"
-
-    def url_of(self, path: str, via: str = "near") -> str:
-        """A path at one of the Envoys."""
-        return self.envoys[via].url + path
-
-    async def post(self, path: str = CHAT, via: str = "near", **more: Any) -> Answer:
-        """One POST of class P0, read for as long as anything comes."""
-        body = b""
-        headers = {**P0, **more.pop("headers", {})}
-        async with self.client.post(self.url_of(path, via), headers=headers, **more) as answer:
-            try:
-                async for chunk in answer.content.iter_any():
-                    body += chunk
-            except aiohttp.ClientError:
-                return Answer(answer.status, answer.headers, body, broken=True)
-            return Answer(answer.status, answer.headers, body)
-
-    def start_post(self, *arguments: Any, **more: Any) -> asyncio.Task[Answer]:
-        """The same, in the background."""
-        return asyncio.create_task(self.post(*arguments, **more))
-
-    async def busy(self, path: str = "/slow", via: str = "near") -> asyncio.Task[Answer]:
-        """Take the one slot until the model server's `finish`."""
-        before = len(self.echo.requests)
-        task = self.start_post(path, via)
-        async with asyncio.timeout(20):
-            while len(self.echo.requests) == before and not task.done():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-        assert not task.done(), task.result()
-        await self.until(waiting=0, inflight=1)
-        return task
-
-    async def kill_policy(self) -> None:
-        """As a crash does."""
-        await stop(self.policy)
 
 
 @contextlib.asynccontextmanager
@@ -185,12 +104,5 @@ async def stack(
 @pytest_asyncio.fixture(loop_scope="session")
 async def live(stack: Live) -> AsyncIterator[Live]:
     """The stack, at rest before and after the case."""
-    before = stack.policy.pid
-    yield stack
-    print((stack.directory / "policy.log").read_text()[-4000:])
-    stack.echo.finish.set()
-    if stack.policy.returncode is not None or stack.policy.pid != before:
-        await stack.forget()
-        await stack.start_policy()
-    await stack.until(waiting=0, inflight=0)
-    stack.echo.finish.clear()
+    async with at_rest(stack):
+        yield stack

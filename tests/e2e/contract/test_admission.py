@@ -8,27 +8,25 @@ from typing import Any
 import grpc
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, P0, Answer, Live
+from tests.support.live import (
+    CHAT,
+    P0,
+    Answer,
+    Live,
+    goes_at_once_and_gives_its_slot_back,
+    passes_ungoverned_while_all_is_taken,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NOW = {"prefer": "wait=0"}
 
 
 async def test_a_request_goes_at_once_and_gives_its_slot_back(live: Live) -> None:
-    answer = await live.post(json={"model": "m"})
-    assert answer.status == 200
-    assert (answer.headers["x-policy-class"], answer.headers["x-queue-wait-ms"]) == ("P0", "0")
-    assert not [name for name in answer.document["headers"] if name.lower().startswith("x-policy")]
-    await live.until(waiting=0, inflight=0)
+    await goes_at_once_and_gives_its_slot_back(live)
 
 
 async def test_what_is_not_governed_passes(live: Live) -> None:
-    first = await live.busy()
-    async with live.client.get(live.url_of("/v1/models")) as answer:
-        assert answer.status == 200
-        assert "x-policy-class" not in answer.headers
-    live.echo.finish.set()
-    assert (await first).status == 200
+    await passes_ungoverned_while_all_is_taken(live)
 
 
 async def test_those_who_wait_go_one_after_another(live: Live) -> None:

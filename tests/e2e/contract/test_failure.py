@@ -10,10 +10,11 @@ import aiohttp
 import pytest
 
 from policy_server.envoy_config.options import Wiring
-from tests.e2e.contract.conftest import CHAT, P0, WIRINGS, Live
+from tests.e2e.contract.conftest import WIRINGS
 from tests.support import wired
 from tests.support.echo_upstream import running_upstream
 from tests.support.gateway_command import running_gateway
+from tests.support.live import CHAT, P0, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 HELD = 40

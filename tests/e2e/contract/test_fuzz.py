@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, Live
+from tests.support.live import CHAT, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 SEED = 20261130

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, P0, Answer, Live
+from tests.support.live import CHAT, P0, Answer, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 ASYNC = {"prefer": "respond-async"}

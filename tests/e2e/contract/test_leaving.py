@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, P0, Live
 from tests.e2e.contract.test_traffic import JSON, SIZES, body_of, client
+from tests.support.live import CHAT, P0, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

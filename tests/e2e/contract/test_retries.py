@@ -11,7 +11,7 @@ import asyncio
 import pytest
 
 from policy_server.core.retry_budget import START_RETRIES
-from tests.e2e.contract.conftest import Answer, Live
+from tests.support.live import Answer, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, Answer, Live
+from tests.support.live import CHAT, Answer, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 NOW = {"prefer": "wait=0"}

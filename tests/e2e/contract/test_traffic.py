@@ -8,7 +8,7 @@ import json
 import httpx2
 import pytest
 
-from tests.e2e.contract.conftest import CHAT, P0, Live
+from tests.support.live import CHAT, P0, Live
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 JSON = {"content-type": "application/json", **P0}

@@ -22,9 +22,9 @@ import pytest_asyncio
 from policy_server.config import load_config
 from policy_server.envoy_config.command import Asked, Target, documents
 from policy_server.envoy_config.options import OnOutage, Wiring
-from tests.e2e.contract.conftest import CONFIG, Envoy, Live
 from tests.support.echo_upstream import running_upstream
 from tests.support.envoy_process import free_ports, running_envoy
+from tests.support.live import CONFIG, Envoy, Live, at_rest
 from tests.support.mesh import envoy_gateway, istio
 from tests.support.stack import stop
 from tests.support.wired import ports
@@ -77,6 +77,12 @@ class LiveMesh(Live):
 
     mesh: Mesh = MESHES[0]
 
+    async def start_policy(self, *arguments: str) -> None:
+        """The policy server, told of the wiring where Envoy can't say it."""
+        if self.mesh.target == "envoy-gateway" and self.mesh.wiring == "stream":
+            arguments = (*arguments, "--wiring", "stream")
+        await super().start_policy(*arguments)
+
 
 def give_up_at_once(proxy: Plain) -> None:
     """Leave one retry of what asks the policy server."""
@@ -107,7 +113,7 @@ async def running_mesh(mesh: Mesh, directory: Path) -> AsyncIterator[LiveMesh]:
         client = await cleanup.enter_async_context(client)
         echo = await cleanup.enter_async_context(running_upstream(where["upstream"]))
         live = LiveMesh(directory, where, config, client, mesh.wiring, echo, mesh=mesh)
-        await start_policy(live)
+        await live.start_policy()
         cleanup.push_async_callback(lambda: stop(live.policy))
         outages: dict[str, OnOutage] = {"near": "closed", "open": "open", "hasty": "closed"}
         for name, on_outage in outages.items():
@@ -120,12 +126,6 @@ async def running_mesh(mesh: Mesh, directory: Path) -> AsyncIterator[LiveMesh]:
             live.envoys[name] = Envoy(process, f"http://127.0.0.1:{own['gateway']}")
         live.envoy = live.envoys["near"].process
         yield live
-
-
-async def start_policy(live: LiveMesh) -> None:
-    """The policy server, told of the wiring where Envoy can't say it."""
-    told = live.mesh.target == "envoy-gateway" and live.mesh.wiring == "stream"
-    await live.start_policy(*(["--wiring", "stream"] if told else []))
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=MESHES, ids=str)
@@ -144,12 +144,5 @@ async def stack(
 @pytest_asyncio.fixture(loop_scope="session")
 async def live(stack: LiveMesh) -> AsyncIterator[LiveMesh]:
     """The stack, at rest before and after the case."""
-    before = stack.policy.pid
-    yield stack
-    print((stack.directory / "policy.log").read_text()[-4000:])
-    stack.echo.finish.set()
-    if stack.policy.returncode is not None or stack.policy.pid != before:
-        await stack.forget()
-        await start_policy(stack)
-    await stack.until(waiting=0, inflight=0)
-    stack.echo.finish.clear()
+    async with at_rest(stack):
+        yield stack

@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 
-from tests.e2e.contract.conftest import CHAT
-from tests.e2e.mesh.conftest import LiveMesh, start_policy
+from tests.e2e.mesh.conftest import LiveMesh
+from tests.support.live import (
+    CHAT,
+    goes_at_once_and_gives_its_slot_back,
+    passes_ungoverned_while_all_is_taken,
+)
 from tests.support.mesh import istio
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -18,20 +22,11 @@ THREE_MB = b'{"model": "m", "pad": "' + b"x" * 3_000_000 + b'"}'
 
 async def test_a_request_goes_at_once_and_gives_its_slot_back(live: LiveMesh) -> None:
     forged = {"x-policy-observe": "1"} if live.mesh.cleans else {}
-    answer = await live.post(json={"model": "m"}, headers=forged)
-    assert answer.status == 200
-    assert (answer.headers["x-policy-class"], answer.headers["x-queue-wait-ms"]) == ("P0", "0")
-    assert not [name for name in answer.document["headers"] if name.lower().startswith("x-policy")]
-    await live.until(waiting=0, inflight=0)
+    await goes_at_once_and_gives_its_slot_back(live, **forged)
 
 
-async def test_what_is_not_governed_passes_while_all_is_taken(live: LiveMesh) -> None:
-    first = await live.busy()
-    async with live.client.get(live.url_of("/v1/models")) as answer:
-        assert answer.status == 200
-        assert "x-policy-class" not in answer.headers
-    live.echo.finish.set()
-    assert (await first).status == 200
+async def test_what_is_not_governed_passes(live: LiveMesh) -> None:
+    await passes_ungoverned_while_all_is_taken(live)
 
 
 async def test_those_who_wait_go_one_after_another(live: LiveMesh) -> None:
@@ -86,7 +81,7 @@ async def test_a_crash_while_others_wait(live: LiveMesh) -> None:
     held = [live.start_post() for _ in range(HELD)]
     await live.until(waiting=HELD, inflight=1)
     await live.kill_policy()
-    await start_policy(live)
+    await live.start_policy()
     live.echo.finish.set()
     statuses = {(await task).status for task in held}
     assert statuses == ({200} if live.mesh.survives_crash else {503})
