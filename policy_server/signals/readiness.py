@@ -7,7 +7,8 @@
     count        what the configuration says.
 
 While nobody is ready the question is put four times a second: requests wait for that answer. A
-probe that cannot be reached is a back end that is not ready. An Envoy that cannot be reached says
+probe that cannot be reached is a back end that is not ready; a name service that does not answer
+is none, the addresses that it gave last are asked. An Envoy that cannot be reached says
 nothing, and what it said last holds; one that never said anything leaves the pool as if nobody
 had been asked, with a warning, because holding everybody on account of a typing error is worse.
 """
@@ -77,9 +78,12 @@ class Readiness:
     def use(self, sources: Iterable[Source]) -> None:
         """Ask these from now on, and no others."""
         wanted = dict.fromkeys(sources)
+        unasked = {source.pool for source in self._tasks} - {source.pool for source in wanted}
         for source in [source for source in self._tasks if source not in wanted]:
             self._tasks.pop(source).cancel()
             self._told.pop(source.pool, None)
+        for pool in unasked:
+            self._tell(pool, None)
         for source in wanted:
             if source not in self._tasks:
                 self._tasks[source] = asyncio.create_task(self._follow(source))
@@ -91,7 +95,8 @@ class Readiness:
     async def stop(self) -> None:
         """End all tasks and close the connections."""
         tasks = list(self._tasks.values())
-        self.use(())
+        for task in tasks:
+            task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if self._session is not None:
             await self._session.close()
@@ -120,7 +125,9 @@ class Readiness:
             return Told(source.count)
         if source.envoy_admin is not None:
             return await self._ask_envoy(source, source.envoy_admin)
-        addresses = [(url, a) for url in dict.fromkeys(source.probe) for a in await _resolve(url)]
+        addresses: list[tuple[str, str]] = []
+        for url in dict.fromkeys(source.probe):
+            addresses += await _resolve(url, known)
         gate = asyncio.Semaphore(AT_ONCE)
         found = await asyncio.gather(*(self._probe(*one, gate) for one in addresses))
         for gone in known.keys() - set(addresses):
@@ -178,20 +185,22 @@ def _judge(probed: _Probed, good: bool) -> None:
         probed.ready, probed.against = good, 0
 
 
-async def _resolve(url: str) -> list[str]:
-    """The addresses behind a URL's name, IPv4 where there are any; none when it has none now."""
+async def _resolve(url: str, known: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The URL with each address behind its name, IPv4 where there are any; none when it has none
+    now, those that are known already when the name service does not answer."""
     target = URL(url)
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(TIMEOUT_S):
             found = await loop.getaddrinfo(target.host or "", target.port, type=socket.SOCK_STREAM)
-    except (OSError, TimeoutError):
-        return []
+    except (OSError, TimeoutError) as error:
+        silent = isinstance(error, TimeoutError) or error.errno == socket.EAI_AGAIN
+        return [(of, address) for of, address in known if of == url] if silent else []
     by_family: dict[int, list[str]] = {}
     for family, _, _, _, address in found:
         by_family.setdefault(family, []).append(str(address[0]))
     chosen = by_family.get(socket.AF_INET) or by_family.get(socket.AF_INET6) or []
-    return list(dict.fromkeys(chosen))[:MAX_ADDRESSES]
+    return [(url, address) for address in dict.fromkeys(chosen)][:MAX_ADDRESSES]
 
 
 async def _bounded(answer: aiohttp.ClientResponse) -> bytes:

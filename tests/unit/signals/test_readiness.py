@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
@@ -164,6 +165,48 @@ async def test_every_address_behind_a_name_is_asked(monkeypatch: pytest.MonkeyPa
         await heard.until(lambda: heard.counts)
     assert heard.counts == [1]  # only 127.0.0.1 listens
     assert set(hosts) == {f"model.pods:{port}"}
+
+
+async def test_a_name_service_that_does_not_answer_takes_nobody_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (port,) = free_ports(1)
+    loop = asyncio.get_running_loop()
+    failures: list[OSError] = []
+    asked = 0
+
+    async def resolve(_host: str, where: int, **_more: int) -> object:
+        nonlocal asked
+        asked += 1
+        heard.changed.set()
+        if failures:
+            raise failures[0]
+        return [(2, 1, 6, "", ("127.0.0.1", where))]
+
+    async with (
+        server(healthy, port),
+        following(Source("chat", probe=(f"http://model.pods:{port}/health",))) as heard,
+    ):
+        monkeypatch.setattr(loop, "getaddrinfo", resolve)
+        await heard.until(lambda: heard.counts == [1])
+        failures.append(socket.gaierror(socket.EAI_AGAIN, "try again"))
+        asked = 0
+        await heard.until(lambda: asked > 3)
+        assert heard.counts == [1]
+        failures[0] = socket.gaierror(socket.EAI_NONAME, "no such name")
+        await heard.until(lambda: heard.counts == [1, 0])
+
+
+async def test_a_pool_that_nobody_is_asked_about_any_more_has_no_number() -> None:
+    heard = Listener()
+    watcher = Readiness(heard.tell, heard.note)
+    watcher.use([Source("chat", count=0)])
+    await heard.until(lambda: heard.counts == [0])
+    watcher.use([Source("chat", count=2)])
+    await heard.until(lambda: heard.counts == [0, 2])
+    watcher.use([])
+    await watcher.stop()
+    assert heard.counts == [0, 2, None]
 
 
 async def test_envoys_page_is_taken_at_its_word() -> None:
