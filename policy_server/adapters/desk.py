@@ -33,7 +33,7 @@ from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.core.events import Admitted, Shed
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority
-from policy_server.driver import Hold
+from policy_server.driver import Hold, SupersededError
 
 NODE_KEY = "x-policy-node"
 HANDBACK_BATCH = 256
@@ -270,10 +270,13 @@ class Desk:
         A call that dies while it waits gives back what it had and raises CancelledError;
         SupersededError means that a newer call of the same request has taken over.
         """
-        future = held.hold.future
+        future, named = held.hold.future, True
         self._holds.add(future)
         try:
             return await future
+        except SupersededError:
+            named = False  # the newer call goes by the same uid
+            raise
         except asyncio.CancelledError:
             if _cancelled_from_outside():
                 self.gone(held.hold)
@@ -281,7 +284,8 @@ class Desk:
             return None
         finally:
             self._holds.discard(future)
-            self._hooks.request_ids.pop(held.uid, None)
+            if named:
+                self._hooks.request_ids.pop(held.uid, None)
 
     def give_up(self, hold: Hold) -> None:
         """The client of a call that waits is gone: end its wait."""
