@@ -2,8 +2,8 @@
 
 A held request is about a hundred objects, most of them gRPC's. A full collection looks at all of
 them: a quarter of a second with 8,000 held, and there is one whenever the heap has grown by a
-quarter. The loop-lag guard takes each such pause for overload and refuses the lower classes for
-nothing. Requests leave less than one object each that only a full collection finds (reference
+quarter. Whoever comes or goes in such a pause waits for it, and what is measured meanwhile is
+thrown away. Requests leave less than one object each that only a full collection finds (reference
 counts and the young generations do the rest), so those are done here, when few are held.
 """
 

@@ -18,10 +18,8 @@ from policy_server.adapters.protos import (
     StreamAccessLogsResponse,
     wire,
 )
-from policy_server.adapters.streams import Context, metadata_value, read
+from policy_server.adapters.streams import NODE_KEY, Context, metadata_value, read
 from policy_server.core.samples import Completion
-
-NODE_KEY = "x-policy-node"
 
 
 @dataclass(slots=True)

@@ -35,7 +35,6 @@ from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority
 from policy_server.driver import Hold, SupersededError
 
-NODE_KEY = "x-policy-node"
 HANDBACK_BATCH = 256
 """Holds handed back between two turns of the loop, so that a shutdown is no flood."""
 AGE_EVERY_S = 0.005

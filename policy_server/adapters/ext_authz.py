@@ -23,7 +23,6 @@ import grpc
 from policy_server.adapters.answers import HttpAnswer
 from policy_server.adapters.classify import Facts
 from policy_server.adapters.desk import (
-    NODE_KEY,
     Desk,
     Held,
     Verdict,
@@ -42,16 +41,16 @@ from policy_server.adapters.ext_authz_messages import (
 )
 from policy_server.adapters.job_intake import JobIntake, prefers_job
 from policy_server.adapters.protos import CheckRequest
-from policy_server.adapters.streams import Context, end, metadata_value
+from policy_server.adapters.streams import NODE_KEY, Context, end, metadata_value
 from policy_server.core.outcome import ShedReason
 from policy_server.driver import SupersededError
 
 
 class ExtAuthz:
-    """The `Authorization` service. `last_asked` is monotonic seconds, None = never."""
+    """The `Authorization` service. `asked`: Checks have come in at all."""
 
     def __init__(self, desk: Desk, intake: JobIntake | None = None) -> None:
-        self.last_asked: float | None = None
+        self.asked = False
         self._desk = desk
         self._intake = intake
         self._words = Words(CheckEncoder())
@@ -66,7 +65,8 @@ class ExtAuthz:
         if message is None or not message.HasField("attributes"):
             desk.counts.broken += 1
             await end(context, grpc.StatusCode.INVALID_ARGUMENT, "not a CheckRequest")
-        began = self.last_asked = desk.clock()
+        self.asked = True
+        began = desk.clock()
         left_s = time_left_s(context.time_remaining())
         facts = facts_of_check(message, desk.rules, metadata_value(context, NODE_KEY), left_s)
         if desk.wants_age(began):

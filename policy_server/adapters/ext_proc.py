@@ -24,7 +24,6 @@ import grpc
 
 from policy_server.adapters.desk import (
     GONE,
-    NODE_KEY,
     Desk,
     Held,
     Verdict,
@@ -40,8 +39,10 @@ from policy_server.adapters.ext_proc_messages import (
     parse,
 )
 from policy_server.adapters.protos import ProcessingRequest
-from policy_server.adapters.streams import Context, end, metadata_value, read
+from policy_server.adapters.streams import NODE_KEY, Context, end, metadata_value, read
 from policy_server.driver import Hold, SupersededError
+
+Listener = asyncio.Task[ProcessingRequest | None]
 
 
 class Observer(Protocol):
@@ -82,33 +83,8 @@ class ExtProc:
         return desk.decide(facts, began, self._words)
 
     async def _wait(self, held: Held, context: Context) -> bytes:
-        """Hold the stream until the driver decides or the client is gone."""
-        desk = self._desk
-        reader = asyncio.create_task(self._listen(held.hold, context))
-        try:
-            decision = await desk.wait(held)
-        except SupersededError:
-            await taken_over(context)
-        if reader.done():
-            desk.gone(held.hold)
-            if (local_reply := reader.result()) is not None:
-                return local_reply
-        elif decision is not None:
-            return desk.tell(decision, held.dialect, self._words).answer
-        return await desk.dismiss(context)
-
-    async def _listen(self, hold: Hold, context: Context) -> bytes | None:
-        """The stream's one reader while it waits: the answer to a local reply, None at EOF.
-
-        It is never cancelled: grpc ends the pending read with the call.
-        """
-        answer: bytes | None = None
-        while answer is None and (raw := await read(context)) is not None:
-            message = parse(raw)
-            if message is not None and message.HasField("response_headers"):
-                answer = empty_answer("response_headers")
-        self._desk.give_up(hold)
-        return answer
+        listener = asyncio.create_task(listen(self._desk, held.hold, context))
+        return (await waited(self._desk, held, self._words, (context, listener))).answer
 
 
 async def opening(desk: Desk, context: Context) -> tuple[ProcessingRequest, str]:
@@ -124,3 +100,38 @@ async def opening(desk: Desk, context: Context) -> tuple[ProcessingRequest, str]
         desk.counts.broken += 1
         await end(context, grpc.StatusCode.INVALID_ARGUMENT, "not a known ProcessingRequest")
     return message, kind
+
+
+async def listen(desk: Desk, hold: Hold | None, context: Context) -> ProcessingRequest | None:
+    """The answer that Envoy gives its client by itself, or the body that it was asked for; None at
+    EOF. The end of a wait, with a body nobody has asked for passed over.
+
+    While a request waits this is its stream's one reader, a task that is never cancelled: grpc
+    ends the pending read with the call.
+    """
+    found = None
+    while found is None and (raw := await read(context)) is not None:
+        message = parse(raw)
+        kind = message.WhichOneof("request") if message is not None else None
+        waits = hold is not None and not hold.future.done()
+        if kind == "response_headers" or (kind == "request_body" and not waits):
+            found = message
+    if hold is not None:
+        desk.give_up(hold)
+    return found
+
+
+async def waited(desk: Desk, held: Held, words: Words, stream: tuple[Context, Listener]) -> Verdict:
+    """Hold the stream until the driver decides; the empty answer when Envoy answered its client."""
+    context, listener = stream
+    try:
+        decision = await desk.wait(held)
+    except SupersededError:
+        await taken_over(context)
+    if listener.done():
+        desk.gone(held.hold)
+        if listener.result() is not None:
+            return Verdict(empty_answer("response_headers"))
+    elif decision is not None:
+        return desk.tell(decision, held.dialect, words)
+    return await desk.dismiss(context)

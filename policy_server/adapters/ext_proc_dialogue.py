@@ -23,23 +23,19 @@ import grpc
 
 from policy_server.adapters.answers import HttpAnswer
 from policy_server.adapters.classify import Classified
-from policy_server.adapters.desk import NODE_KEY, Desk, Held, Verdict, Words, taken_over
-from policy_server.adapters.ext_proc import Observer, opening
+from policy_server.adapters.desk import Desk, Held, Verdict, Words
+from policy_server.adapters.ext_proc import Listener, Observer, listen, opening, waited
 from policy_server.adapters.ext_proc_messages import (
     Asker,
     GateEncoder,
     body_wanted,
     empty_answer,
     facts_of,
-    parse,
 )
 from policy_server.adapters.job_intake import JobIntake, Wish
 from policy_server.adapters.protos import ProcessingRequest
-from policy_server.adapters.streams import Context, metadata_value, read
+from policy_server.adapters.streams import NODE_KEY, Context, metadata_value
 from policy_server.core.outcome import ShedReason
-from policy_server.driver import Hold, SupersededError
-
-Listener = asyncio.Task[ProcessingRequest | None]
 
 
 class Call(NamedTuple):
@@ -86,11 +82,8 @@ class Dialogue:
         desk.took(began)
         if isinstance(decided, Held):
             listener = asyncio.create_task(listen(desk, decided.hold, call.context))
-            verdict = await self._wait(decided, call, listener)
-        else:
-            verdict = decided
-        if verdict is not None:
-            await self._go_on(verdict, wish, seen, (call, listener))
+            decided = await waited(desk, decided, self._words, (call.context, listener))
+        await self._go_on(decided, wish, seen, (call, listener))
 
     def _wish(self, message: ProcessingRequest, seen: Classified) -> Wish | HttpAnswer | None:
         if self._intake is None:
@@ -113,22 +106,6 @@ class Dialogue:
             await self._carry(verdict, call, listener)
         else:
             await say(call.context, verdict.answer)
-
-    async def _wait(self, held: Held, call: Call, listener: Listener) -> Verdict | None:
-        """Hold the stream until the driver decides; None when Envoy has answered the client."""
-        desk = self._desk
-        try:
-            decision = await desk.wait(held)
-        except SupersededError:
-            await taken_over(call.context)
-        if listener.done():
-            desk.gone(held.hold)
-            if listener.result() is not None:
-                await say(call.context, empty_answer("response_headers"))
-                return None
-        elif decision is not None:
-            return desk.tell(decision, held.dialect, self._words)
-        return await desk.dismiss(call.context)
 
     async def _take(
         self, wish: Wish, seen: Classified, call: Call, listener: Listener | None
@@ -158,9 +135,6 @@ class Dialogue:
         return body
 
 
-_HEARD = frozenset({"response_headers", "request_body"})
-
-
 class GateJobs:
     """The streams of the gate's job route: they end with their answer, as the gate's do."""
 
@@ -185,18 +159,6 @@ class GateJobs:
 async def _tell(verdict: Verdict, call: Call, _listener: Listener | None) -> None:
     """The access log ends the lease, as with every admission of the gate."""
     await say(call.context, verdict.answer)
-
-
-async def listen(desk: Desk, hold: Hold | None, context: Context) -> ProcessingRequest | None:
-    """The next response_headers or request_body, None at EOF: each of them ends a wait."""
-    found = None
-    while found is None and (raw := await read(context)) is not None:
-        message = parse(raw)
-        if message is not None and message.WhichOneof("request") in _HEARD:
-            found = message
-    if hold is not None:
-        desk.give_up(hold)
-    return found
 
 
 async def say(context: Context, answer: bytes) -> bool:

@@ -33,16 +33,11 @@ UPSTREAM_ADDRESS = "upstream.address"
 OVERWRITE = HeaderValueOption.OVERWRITE_IF_EXISTS_OR_ADD
 OBSERVE_HEADER = "x-policy-observe"
 ORCA_ASK = ("endpoint-load-metrics-format", "JSON")
-LOAD_REPORT_HEADERS = frozenset(
-    {
-        "endpoint-load-metrics",
-        "endpoint-load-metrics-bin",
-        "x-aqueduct-rps",
-        "x-aqueduct-max-concurrent",
-        "x-aquifer-rps",
-        "x-aquifer-max-concurrent",
-    }
+ASKS = frozenset(
+    f"x-{name}-{what}" for name in ("aqueduct", "aquifer") for what in ("rps", "max-concurrent")
 )
+"""Headers by which a back end asks for less."""
+LOAD_REPORT_HEADERS = ASKS | {"endpoint-load-metrics", "endpoint-load-metrics-bin"}
 HEAD_HEADERS = LOAD_REPORT_HEADERS | {":status"}
 _NO_MODEL = BodyFacts()
 

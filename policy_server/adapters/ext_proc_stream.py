@@ -26,9 +26,9 @@ from dataclasses import dataclass
 
 import grpc
 
-from policy_server.adapters.desk import NODE_KEY, Desk, Verdict, Words
-from policy_server.adapters.ext_proc import Observer, opening
-from policy_server.adapters.ext_proc_dialogue import Call, Dialogue, Listener, listen, say
+from policy_server.adapters.desk import Desk, Verdict, Words
+from policy_server.adapters.ext_proc import Listener, Observer, listen, opening
+from policy_server.adapters.ext_proc_dialogue import Call, Dialogue, say
 from policy_server.adapters.ext_proc_messages import (
     AnswerHead,
     StreamEncoder,
@@ -39,7 +39,7 @@ from policy_server.adapters.ext_proc_messages import (
 from policy_server.adapters.job_intake import JobIntake
 from policy_server.adapters.ports import ReportReader
 from policy_server.adapters.protos import ProcessingRequest
-from policy_server.adapters.streams import Context, metadata_value, read
+from policy_server.adapters.streams import NODE_KEY, Context, metadata_value, read
 from policy_server.core.events import Admitted
 from policy_server.core.samples import Completion
 

@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
+from policy_server.adapters.ext_proc_messages import ANSWER_NAMESPACE, BODY_NAMESPACE
 from policy_server.adapters.protos import (
     AccessLogCommon,
     DownstreamEnd,
@@ -32,8 +33,7 @@ from policy_server.core.samples import Completion
 
 FAILED = 503
 UID_KEY = "x-policy-uid"
-FACTS = "policy.request"  # the namespace where Envoy keeps what it knows of the request
-CHECKED, ANSWER = "envoy.filters.http.ext_authz", "policy"  # and what a Check answered
+CHECKED = "envoy.filters.http.ext_authz"  # the namespace of what a Check answered
 _CLIENT_FLAGS = (
     "downstream_connection_termination",
     "downstream_remote_reset",
@@ -88,11 +88,13 @@ def _uid(entry: HTTPAccessLogEntry) -> str:
     """The request's identity: the header, or, where the route removed it, the metadata; where
     Envoy stamps none, what the answer to its Check said."""
     uid: str = entry.request.request_headers.get(UID_KEY, "")
+    if uid:
+        return uid
     facts = entry.common_properties.metadata.filter_metadata
-    if not uid and FACTS in facts:
-        uid = facts[FACTS].fields["uid"].string_value
+    if BODY_NAMESPACE in facts:
+        uid = facts[BODY_NAMESPACE].fields["uid"].string_value
     if not uid and CHECKED in facts:
-        uid = facts[CHECKED].fields[ANSWER].struct_value.fields["uid"].string_value
+        uid = facts[CHECKED].fields[ANSWER_NAMESPACE].struct_value.fields["uid"].string_value
     return uid
 
 

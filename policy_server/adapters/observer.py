@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from policy_server.adapters.ext_proc_messages import (
+    ASKS,
     UPSTREAM_ADDRESS,
     attribute,
     headers_of,
@@ -20,11 +21,8 @@ from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, metadata_value, read
 
 UID_KEY = "x-policy-uid"
-ASKS = frozenset(
-    f"x-{name}-{what}" for name in ("aqueduct", "aquifer") for what in ("rps", "max-concurrent")
-)
-"""Headers by which a back end asks for less: long before a streamed answer ends and is logged."""
 WANTED = frozenset({":status", "content-type", "content-encoding"}) | ASKS
+"""Asks too: they come here long before a streamed answer ends and is logged."""
 NO_ANSWER = b""
 
 

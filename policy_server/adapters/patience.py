@@ -15,8 +15,6 @@ import math
 import re
 from collections.abc import Mapping
 
-HEADERS = frozenset({"prefer", "x-stainless-read-timeout", "x-stainless-timeout", "grpc-timeout"})
-"""The headers that are read here."""
 MARGIN = 0.2
 MAX_MARGIN_S = 1.0
 """Part of a deadline kept for the way back, and the most of it."""
@@ -32,10 +30,10 @@ _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 def patience_s(headers: Mapping[str, str]) -> float:
     """Seconds for which the caller may be held; infinite when it does not say."""
     shortest = math.inf
-    for name in HEADERS:
+    for name, read in _READ.items():
         value = headers.get(name)
         if value:
-            shortest = min(shortest, _READ[name](value))
+            shortest = min(shortest, read(value))
     return shortest
 
 
@@ -64,3 +62,5 @@ _READ = {
     "x-stainless-timeout": _sdk,
     "grpc-timeout": _grpc,
 }
+HEADERS = frozenset(_READ)
+"""The headers that are read here."""

@@ -10,6 +10,9 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # the stubs miss it
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
 
+NODE_KEY = "x-policy-node"
+"""gRPC metadata: which Envoy a call comes from."""
+
 
 async def read(context: Context) -> bytes | None:
     """The next message; None when there will be none: EOF, call over, server stopped."""

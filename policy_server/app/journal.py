@@ -50,6 +50,7 @@ class JournalParts:
         self.journal: Journal = MemoryJournal()
         if data_dir is not None:
             self.journal = self._open(config.journal, journal_path(config.journal, data_dir))
+            self.tick()
 
     def _open(self, config: JournalConfig, path: Path) -> SqliteJournal:
         if config.fsync == "interval":
@@ -68,7 +69,6 @@ class JournalParts:
             journal.open()
         except JournalError as error:
             raise ConfigError(f"journal.path: {error}") from None
-        self.tick(journal)
         return journal
 
     def _records(self) -> Mapping[str, int]:
@@ -95,9 +95,9 @@ class JournalParts:
             view |= {"last_commit_ms": commit_ms}
         return view
 
-    def tick(self, journal: Journal | None = None) -> None:
+    def tick(self) -> None:
         """Once a second: say once that it is in trouble, and once that it is well again."""
-        error = (journal or self.journal).stats().error
+        error = self.journal.stats().error
         if error != self._error:
             self._error = error
             if error is None:

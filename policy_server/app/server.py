@@ -17,7 +17,7 @@ import hashlib
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -119,9 +119,8 @@ class PolicyServer:
         self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
         self.grpc = self._build_grpc()
-        self.driver.listen(self._keda.on_event)
-        for listener in (self.metrics.on_event, self._decisions.on_event, self._views.on_event):
-            self.driver.listen(listener)
+        for listener in (self._keda, self.metrics, self._decisions, self._views):
+            self.driver.listen(listener.on_event)
         self.driver.on_count = self._count
         self.driver.on_report = self._count_report
 
@@ -212,7 +211,8 @@ class PolicyServer:
             http=self._config.server.http,
             pools=[p.name for p in self._config.pools],
         )
-        for warning in self._blind(time.monotonic()):
+        now = time.monotonic()
+        for warning in self._blind(self._views.pools(now), now):
             self._log.warning("blind", detail=warning)
         for warning in warnings_of(self._config):
             self._log.warning("config", detail=warning)
@@ -324,7 +324,7 @@ class PolicyServer:
             nodes=self._views.nodes(now),
             journal=self._kept.view(),
             jobs=self.jobs.view() if self.jobs is not None else None,
-            warnings=[*self._problems(), *self._blind(now), *self._backends.problems()],
+            warnings=[*self._problems(), *self._blind(pools, now), *self._backends.problems()],
         )
 
     def _problems(self) -> list[str]:
@@ -332,11 +332,10 @@ class PolicyServer:
         said = (self._reload_error, self._office.problem, self._kept.warning(), jobs)
         return [problem for problem in said if problem is not None]
 
-    def _blind(self, now: float) -> list[str]:
-        asked = self._services.authz.last_asked is not None
+    def _blind(self, pools: Iterable[PoolView], now: float) -> list[str]:
         spots = self._blind_spots
         unknown = spots.strangers(self.desk.counts.strangers, now)
-        return [*spots.warnings(self._views.pools(now), asked, now), *unknown]
+        return [*spots.warnings(pools, self._services.authz.asked, now), *unknown]
 
 
 async def run_server(

@@ -59,13 +59,13 @@ RETRY_AFTER_BUCKETS = (1, 2, 3, 5, 8, 13, 21, 34, 55)
 TTFT_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 # 500 tokens/s (small model, idle) to 1 token/s (decode saturated); dense where SLOs lie.
 TPOT_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1)
-# A decision is some 100 µs; 50 ms is where the loop-lag guard steps in.
+# A decision is some 100 µs; 50 ms is where the overload guard calls the loop late.
 DECISION_BUCKETS = (50e-6, 100e-6, 250e-6, 500e-6, 1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3)
 LAG_BUCKETS = (1e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 0.5, 1)
 
 
 class Metrics:
-    """The registry and everything in it. `views` is called on the scraping thread, per scrape."""
+    """The registry and everything in it. `views` is called once per scrape."""
 
     def __init__(self, version: str, pools: Iterable[str], views: Views) -> None:
         # `*_created` gauges would double the series and say what a process start time says.

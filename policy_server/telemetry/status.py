@@ -145,7 +145,6 @@ def _signals(pool: PoolView) -> dict[str, object]:
         "drain_rate": _rounded(pool.drain_rate, 2),
         "engine_queue": _rounded(pool.engine_queue, 2),
         "delay_s": _rounded(pool.delay_s, 3),
-        "ttft_p50_s": _rounded(pool.ttft_p50_s, 3),
         "tpot_s": _rounded(pool.tpot_s, 4),
         "tpot_unloaded_s": _rounded(pool.tpot_unloaded_s, 4),
         "observed_streams": pool.observed_streams,

@@ -82,7 +82,6 @@ class PoolView:
     drain_rate: float | None = None
     engine_queue: float | None = None
     delay_s: float | None = None
-    ttft_p50_s: float | None = None
     tpot_s: float | None = None
     tpot_unloaded_s: float | None = None
     leases: int = 0

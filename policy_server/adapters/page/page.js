@@ -213,7 +213,7 @@ function changes(pool) {
 function tenants(pool) {
   const names = Object.keys(pool.waiting);
   const rows = Object.entries(pool.tenants)
-    .map(([name, t]) => [name || "(anonymous)", ...names.map((p) => number(t.waiting[p])),
+    .map(([name, t]) => [name, ...names.map((p) => number(t.waiting[p])),
       number(t.inflight)]).slice(0, ROWS);
   return block("Tenants, waiting by class", ["", ...names, "in use"], rows,
     "nobody waits or is served", "names");
