@@ -117,7 +117,7 @@ class Crowd:
             self.statuses[answer.status] += 1
 
     async def gather(self) -> list[asyncio.Task[None]]:
-        """The slot is taken and everyone waits in line."""
+        """The slot is taken, and everyone waits in line and stands in the journal."""
         first = {"x-request-priority": "0", "x-tenant-id": "first"}
         tasks = [asyncio.create_task(self._post("/slow", first))]
         await self._stack.until(waiting=0, inflight=1)
@@ -126,6 +126,9 @@ class Crowd:
             tasks.append(asyncio.create_task(self._post(CHAT, ask.headers)))
             await asyncio.sleep(1 / SENT_PER_S)  # below the rate at which it refuses by itself
         await self._stack.until(waiting=len(self.asked), inflight=1)
+        async with asyncio.timeout(20):
+            while (await self._stack.status())["journal"]["unwritten"]:
+                await asyncio.sleep(0.01)
         return tasks
 
     def released(self) -> list[str]:

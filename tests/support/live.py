@@ -55,6 +55,8 @@ class Live(Stack):
 
     wiring: Wiring = "gate"
     echo: EchoUpstream = field(default_factory=EchoUpstream)
+    begun: int = 0
+    """Answers of which a client has seen the head."""
     envoys: dict[str, Envoy] = field(default_factory=dict)
 
     @property
@@ -71,6 +73,7 @@ class Live(Stack):
         body = b""
         headers = {**P0, **more.pop("headers", {})}
         async with self.client.post(self.url_of(path, via), headers=headers, **more) as answer:
+            self.begun += 1
             try:
                 async for chunk in answer.content.iter_any():
                     body += chunk
@@ -83,14 +86,17 @@ class Live(Stack):
         return asyncio.create_task(self.post(*arguments, **more))
 
     async def busy(self, path: str = "/slow", via: str = "near") -> asyncio.Task[Answer]:
-        """Take the one slot until the model server's `finish`."""
-        before = len(self.echo.requests)
+        """Take the one slot until the model server's `finish`; `/half` has begun to answer."""
+        before, begun = len(self.echo.requests), self.begun
         task = self.start_post(path, via)
         async with asyncio.timeout(20):
             while len(self.echo.requests) == before and not task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert not task.done(), task.result()
         await self.until(waiting=0, inflight=1)
+        async with asyncio.timeout(20):
+            while path == "/half" and self.begun == begun:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
         return task
 
     async def kill_policy(self) -> None:
