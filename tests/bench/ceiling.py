@@ -22,6 +22,7 @@ from tests.bench.client import BROKEN, Connection, Replies, Reply, closed_loop, 
 from tests.bench.lab import NO_RATE_LIMIT, Lab, fixed, running_lab
 from tests.bench.meter import CpuMeter, rss_bytes, sampling
 from tests.bench.result import Bar, Cell, Part
+from tests.support.real_model import MIX
 
 P0_SERVED = 0.99
 MAX_GROWTH = 0.05
@@ -31,7 +32,6 @@ MAX_PROBE_S = 2.0
 """A request after the storm is answered within this, or the server hangs."""
 
 HUGE = 100_000
-MIX = {"0": 0.12, "1": 0.5, "2": 0.38}
 TICK_S = 0.002
 CONNECTIONS = 5000
 """When all of them wait for an answer, what is due is not sent: clients are many, not endless.

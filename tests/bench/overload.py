@@ -32,9 +32,9 @@ from tests.bench.contenders import (
 )
 from tests.bench.meter import CpuMeter, sampling
 from tests.bench.result import Bar, Cell, Part
+from tests.support.real_model import MIX
 from tests.support.wired import ports
 
-MIX = {"0": 0.12, "1": 0.5, "2": 0.38}
 GOODPUT, P0_SERVED, P0_TTFT_S = 0.9, 0.995, 1.0
 LATE_S = 0.2
 """A generator that falls further behind its schedule spoils a p99 of one second."""

@@ -24,8 +24,8 @@ from statistics import median
 from policy_server.core.admission import Admission
 from policy_server.core.params import LimitParams, PoolParams, RoomParams
 from policy_server.core.request import Priority, Request
-from policy_server.core.samples import Completion
 from tests.bench.result import Bar, Part
+from tests.support.core_builders import OK
 
 LIMIT = 64
 TENANTS = 50
@@ -33,7 +33,6 @@ LONG_S = 1e6
 BATCH = 200
 MAX_GROWTH = 3.0  # from the smallest room to the largest: log2 grows 2.5x, caches miss more
 MAX_BYTES = 1024.0
-ENDED = Completion(200, first_byte_s=0.1, last_byte_s=1.0)
 ACTIONS = ("enter", "turn", "leave", "expire")
 COLUMNS = ("waiting", *(f"{action}, µs" for action in ACTIONS), "bytes each")
 
@@ -76,7 +75,7 @@ class Core:
         """These answers end; the next go."""
         for uid in running:
             self.now += 1e-5
-            self.gate.complete(uid, ENDED, self.now)
+            self.gate.complete(uid, OK, self.now)
 
     def leave(self, uids: Sequence[str]) -> None:
         """These hang up."""

@@ -144,8 +144,9 @@ async def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, upstream):
         first = await busy(gateway, upstream)
         gateway.process.send_signal(signal.SIGTERM)
-        while "draining" not in gateway.log.read_text():
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(20):
+            while "draining" not in gateway.log.read_text():
+                await asyncio.sleep(0.01)
         gateway.process.send_signal(signal.SIGINT)
         assert await asyncio.wait_for(gateway.process.wait(), 10) == 0
         with pytest.raises(aiohttp.ClientError):

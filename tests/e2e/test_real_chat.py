@@ -9,11 +9,17 @@ from pathlib import Path
 
 import openai
 
-from tests.support.real_model import CHAT, capacity_rps, in_front, overload, running_model
+from tests.support.real_model import (
+    CHAT,
+    IMPATIENT,
+    VEGAS,
+    capacity_rps,
+    in_front,
+    overload,
+    running_model,
+)
 from tests.support.stack import Stack
 
-IMPATIENT = {"P0": {"max_wait_s": 5}, "P1": {"max_wait_s": 2}, "P2": {"max_wait_s": 1}}
-VEGAS: dict[str, object] = {"algorithm": "vegas"}
 QUESTION = [{"role": "user", "content": "What is the capital of France? Answer with one word."}]
 
 

@@ -12,11 +12,15 @@ import pytest
 
 from policy_server.load.results import LoadReport
 from tests.support.minilm import MiniLm
-from tests.support.real_model import capacity_rps, in_front, overload, running_model
+from tests.support.real_model import (
+    IMPATIENT,
+    VEGAS,
+    capacity_rps,
+    in_front,
+    overload,
+    running_model,
+)
 
-IMPATIENT = {"P0": {"max_wait_s": 5}, "P1": {"max_wait_s": 2}, "P2": {"max_wait_s": 1}}
-"""So that a run of some seconds reaches the refusals that an hour of overload would see."""
-VEGAS: dict[str, object] = {"algorithm": "vegas"}
 FIXED: list[dict[str, object]] = [{"algorithm": "fixed", "initial": n} for n in (4, 16)]
 
 
