@@ -44,6 +44,7 @@ from policy_server.core.weights import Weights
 
 EXPIRED_PER_SWEEP = 256
 TURNED_AWAY_PER_SWEEP = 64
+NEVER = float("inf")
 
 
 class Pool:
@@ -89,10 +90,14 @@ class Pool:
         self.lines.note_contact(request.node, now)
         if request.uid in self.lines:
             return self._sent_again(request.uid, now)
-        request = self.weights.weigh(request, self.limit_now(now))
-        return (self._submit_job if request.kind is Kind.JOB else self._submit)(request, now)
+        limit = self.limit_now(now)
+        request = self.weights.weigh(request, limit)
+        self._accrue(limit, now)
+        if request.kind is Kind.JOB:
+            return self._submit_job(request, limit, now)
+        return self._submit(request, limit, now)
 
-    def _submit(self, request: Request, now: float) -> list[Event]:
+    def _submit(self, request: Request, limit: float, now: float) -> list[Event]:
         request, returned = self.room.claim(request)
         request = self.usable.ramp.patient(request)
         if self.draining:
@@ -100,16 +105,15 @@ class Pool:
         asked_for = returned or self.refusals.retries.asked_for(request, now)
         if not asked_for:  # from here on it counts as new, and as the last of all
             request = replace(request, returning=False, seniority_s=0.0)
-        self._accrue(now)
-        at_once = self._may_go_at_once(request, now)
+        at_once = self.lines.may_go_at_once(request, limit, now)
         if not at_once and not asked_for:
-            return [self.refusals.over_budget(request, self.limit_now(now), now)]
+            return [self.refusals.over_budget(request, limit, now)]
         if not returned:
             self._note_arrival(request, now)
         if at_once:
             return [self._grant(request, now, queued=returned)]
         events = self._wait(request, now, returned)
-        if request.uid not in self.room or self.lines.limit_binds(self.limit_now(now)):
+        if request.uid not in self.room or self.lines.limit_binds(limit):
             self.feedback.note_waiting()
         return events
 
@@ -135,10 +139,9 @@ class Pool:
         if request.returning:
             self.refusals.bookings.note_return()
 
-    def _submit_job(self, request: Request, now: float) -> list[Event]:
+    def _submit_job(self, request: Request, limit: float, now: float) -> list[Event]:
         """A job goes when the rule allows, else it waits, however long: its client does not."""
-        self._accrue(now)
-        if self._may_go_at_once(request, now):
+        if self.lines.may_go_at_once(request, limit, now):
             return [self._grant(request, now, queued=False)]
         self.feedback.note_waiting()
         self.jobs.push(request)
@@ -149,10 +152,6 @@ class Pool:
         """Envoy sent an admitted request again because the answer was lost: the same answer."""
         self.leases.touch(lease.request.uid, now)
         return Admitted(lease.request, lease.wait_s, lease.wait_s > 0.0, lease.observed, True)
-
-    def _may_go_at_once(self, request: Request, now: float) -> bool:
-        """Whether a newcomer would be the next to go."""
-        return self.lines.may_go_at_once(request, self.limit_now(now), now)
 
     @property
     def empty(self) -> bool:
@@ -169,11 +168,11 @@ class Pool:
         """The effective limit: what was learned, less while replicas are new or ask for less."""
         return self.usable.of(self.limit.current, now)
 
-    def _accrue(self, now: float) -> None:
+    def _accrue(self, limit: float, now: float) -> None:
         """Credit the waiting for the time since the last look."""
         self.predictor.cap_per_s = self.usable.ceiling.rps(now)
         self.predictor.drain.waiting(len(self.room) > 0, now)
-        self.lines.accrue(self.limit_now(now), self.predictor.drain.mean_service_s, now)
+        self.lines.accrue(limit, self.predictor.drain.mean_service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
         predicted, refused = self.door.look(request, self.limit_now(now), now)
@@ -196,8 +195,9 @@ class Pool:
         """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
         limit = self.limit_now(now)
         some = [Request("", self.params.name, p, now, now) for p in PRIORITIES]
+        goes = self.lines.may_go_at_once
         return [
-            0.0 if self._may_go_at_once(r, now) else self.door.class_wait_s(r.priority, limit, now)
+            0.0 if goes(r, limit, now) else self.door.class_wait_s(r.priority, limit, now)
             for r in some
         ]
 
@@ -290,8 +290,11 @@ class Pool:
         events: list[Event] = []
         self._paced = False
         self.room.pass_by(now)
-        self._accrue(now)
         limit = self.limit_now(now)
+        self._accrue(limit, now)
+        if not self.lines.anyone:
+            self._rationed_until = None
+            return events
         while (choice := self.lines.choose(limit, now)) is not None:
             request = self.lines.head(choice)
             if self.room.places.awaited(request.uid):
@@ -355,13 +358,23 @@ class Pool:
 
     def next_timer(self) -> float | None:
         """When `handle_timer` should be called next; None when nothing is under way."""
-        maybe = [self.feedback.due_at(), self.room.places.due_at(), self._rationed_until]
-        maybe.append(self._sweep_at if len(self.leases) else None)
-        deadline = self.room.earliest_deadline() if self.room.held else None
+        due = self.feedback.due_at()
+        soonest = NEVER if due is None else due
+        if len(self.leases):
+            soonest = min(soonest, self._sweep_at)
+        if len(self.room.places):
+            soonest = min(soonest, self.room.places.due_at())
+        if not self.lines.anyone:
+            return soonest if soonest < NEVER else None
         resumes_at = self._pacer.resumes_at()
-        maybe.append(None if deadline is None else max(deadline, resumes_at))
-        maybe.append(resumes_at if self._paced else None)
-        return min((at for at in maybe if at is not None), default=None)
+        deadline = self.room.earliest_deadline() if self.room.held else None
+        if deadline is not None:
+            soonest = min(soonest, max(deadline, resumes_at))
+        if self._paced:
+            soonest = min(soonest, resumes_at)
+        if self._rationed_until is not None:
+            soonest = min(soonest, self._rationed_until)
+        return soonest if soonest < NEVER else None
 
     def _close_window(self, now: float) -> LimitChanged:
         return self._moved(self.feedback.close(self.leases.seats, self.leases.observed, now))

@@ -55,6 +55,8 @@ class Slew:
         self._from, self._to, self._since = at if jump else limit, limit, now
 
     def _risen(self, now: float) -> float:
+        if self._from == self._to:
+            return self._to
         share = min(1.0, (now - self._since) / RISE_S)
         return self._from + (self._to - self._from) * share
 

@@ -51,9 +51,14 @@ class Lines:
             self.room.places.note_contact(now)
             self.room.pass_by(now)
 
+    @property
+    def anyone(self) -> bool:
+        """Whether anybody stands in any line, whoever may go."""
+        return self.room.anyone or len(self.jobs) > 0
+
     def waiting(self) -> list[int]:
         """Lines with someone who may go, most important first; none while no back end is ready."""
-        if self._usable.ramp.closed:
+        if not self.anyone or self._usable.ramp.closed:
             return []
         waiting: list[int] = [*self.room.waiting()]
         if len(self.jobs) and not self.jobs_held:

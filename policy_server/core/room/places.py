@@ -100,9 +100,7 @@ class Places:
         self._sweep_at = now + SWEEP_S if self._passed else float("inf")
         return gone
 
-    def due_at(self) -> float | None:
-        """When `pass_by` or `lapsed` has something to do, monotonic seconds."""
-        times = [self._until()] if self._awaited else []
-        if self._passed:
-            times.append(self._sweep_at)
-        return min(times, default=None)
+    def due_at(self) -> float:
+        """When `pass_by` or `lapsed` has something to do, monotonic seconds; infinite = never."""
+        due = self._until() if self._awaited else float("inf")
+        return min(due, self._sweep_at) if self._passed else due

@@ -49,6 +49,11 @@ class Room:
         """Requests that wait."""
         return len(self._tickets) - self.places.in_line
 
+    @property
+    def anyone(self) -> bool:
+        """Whether there is any ticket in line, its request here or not."""
+        return bool(self._tickets)
+
     def __contains__(self, uid: str) -> bool:
         """Whether there is a ticket in line, its request here or not."""
         return uid in self._tickets
