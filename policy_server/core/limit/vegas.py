@@ -12,7 +12,7 @@ guard on the time per output token T.
               and peak N above that:    hold, the last cut is still draining (StabilizingAIMD)
               and nobody waits:         hold once, one bad window may be chance
     else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds:
-        in slow start, or far below what is known to work:
+        in slow start, or far below what is known to work, and fewer than a fifth wait past d_max:
                                            L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
                                            damped by how near Q and d are to their bounds
         else                               L += max(min(1, L/4), √L/4), faster below W_max (CUBIC),
@@ -242,6 +242,8 @@ class Vegas:
         """Whether the engine would take more: its queue and its pace are below their bounds."""
         if self._nearness(s) >= 1.0:
             return False
+        if self._far_below and (s.delay_high_s or 0.0) > self._delay_max(s):
+            return False  # the leap before this one may have filled it: the latest began to wait
         bound = self._tpot_bound(s)
         if bound is not None and s.tpot_s is not None and s.tpot_s >= GROW_MARGIN * bound:
             return False
@@ -252,8 +254,7 @@ class Vegas:
         self._grown += 1
         self._grown_at = s.now
         factor = self._growth_factor(s)
-        far_below = self._slow_start or self._limit < 0.75 * (self._valid or 0.0)
-        if far_below and factor > 1.04:
+        if self._far_below and factor > 1.04:
             self._limit *= factor
         else:
             if self._rest > 0 and self._limit >= NEAR_HIT * self._hit:
@@ -264,6 +265,11 @@ class Vegas:
                 step *= min(4.0, 1.0 + 0.5 * self._grown)
             self._limit += self._damped(s, 1.0 + step) - 1.0
         return self._clamped(Reason.GROW)
+
+    @property
+    def _far_below(self) -> bool:
+        """Whether growth goes by factors."""
+        return self._slow_start or self._limit < 0.75 * (self._valid or 0.0)
 
     def _growth_factor(self, s: WindowSample) -> float:
         bound = self._tpot_bound(s)

@@ -23,6 +23,7 @@ Owner: the pool; pure.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from policy_server.core.leases import Lease
@@ -247,6 +248,7 @@ class Window:
             bound=self._waited and self._peak >= min(0.9 * limit, limit - 2.0),
             first_token_rate=rate,
             delay_s=delay,
+            delay_high_s=_upper_fifth(self._residuals),
             engine_queue=queue,
             tpot_s=tpot,
             tpot_p90_s=self._tpot_p90(tpot),
@@ -314,6 +316,10 @@ class Window:
 
 def _median(values: list[float]) -> float | None:
     return sorted(values)[(len(values) - 1) // 2] if values else None
+
+
+def _upper_fifth(values: list[float]) -> float | None:
+    return sorted(values)[math.ceil(0.8 * len(values)) - 1] if values else None
 
 
 def _mean(values: list[float]) -> float | None:
