@@ -122,7 +122,15 @@ class SingleStream:
         del reader
 
     async def _read_answer(self, lease: _Lease, listener: Listener | None) -> None:
-        """Read to the end of the stream, then give the lease back."""
+        """Read to the end of the stream, then give the lease back, whatever ended it."""
+        try:
+            await self._read_on(lease, listener)
+        finally:
+            if not lease.over.done():
+                self._complete(lease)
+                lease.over.set_result(None)
+
+    async def _read_on(self, lease: _Lease, listener: Listener | None) -> None:
         context = lease.call.context
         message = await (listener or listen(self._desk, None, context))
         while message is not None:
@@ -135,9 +143,6 @@ class SingleStream:
                 break
             raw = await read(context)
             message = parse(raw) if raw is not None else None
-        if not lease.over.done():
-            self._complete(lease)
-            lease.over.set_result(None)
 
     def _take_head(self, lease: _Lease, message: ProcessingRequest) -> None:
         lease.head, lease.head_at = answer_head(message), self._desk.clock()

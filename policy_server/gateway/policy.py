@@ -38,6 +38,8 @@ class PolicyServers:
         host, port = split_host_port(plan.config.server.http)
         self._ask = health_of(ANY_HOSTS.get(host, host), port)
         self._standby: Child | None = None
+        self._serving: Child | None = None
+        self._reload_due = False
         self._stopping = False
 
     async def keep(self) -> None:
@@ -78,6 +80,9 @@ class PolicyServers:
             child.kill()
             return False
         self.ready.set()
+        self._serving = child
+        if self._reload_due:
+            self.reload()
         if not self._stopping:
             self._standby = await self._start()
         return True
@@ -114,8 +119,10 @@ class PolicyServers:
             self.active.tell(standby.node(self._bootstrap.node))
 
     def reload(self) -> None:
-        """SIGHUP to the active one; a standby starts from what it accepted last."""
-        if self.active is not None:
+        """SIGHUP to the active one, once it serves: earlier it would die of it. A standby starts
+        from what was accepted last."""
+        self._reload_due = self.active is None or self.active is not self._serving
+        if self.active is not None and not self._reload_due:
             self.active.hang_up()
 
     async def drain(self, limit_s: float) -> None:

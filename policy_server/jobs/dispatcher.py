@@ -184,6 +184,10 @@ class Dispatcher:
         except asyncio.CancelledError:
             if not run.cancelled:
                 raise
+        except Exception as error:  # a mistake of ours must not strand the job
+            _report(error, job_id)
+            broken = Attempt(None, {}, f"internal: {type(error).__name__}")
+            run.outcome = _Outcome(broken, UNREACHED)
         finally:
             self._runs.pop(job_id, None)
             completion = run.outcome.completion if run.outcome is not None else NEVER_SENT
@@ -302,6 +306,12 @@ class Dispatcher:
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         await self._t.sender.close()
+
+
+def _report(error: Exception, job_id: str) -> None:
+    """Into the log, with where it came from."""
+    context = {"message": f"job {job_id}: an attempt broke off", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
 
 
 def _over(final: Ending, completion: Completion = NEVER_SENT) -> _Outcome:

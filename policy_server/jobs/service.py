@@ -265,7 +265,7 @@ class Jobs:
             detail = "its time in the queue was up"
             job = await self._store.get(job_id)
             if job is None or job.state is not JobState.QUEUED:
-                continue  # on its way: its end decides
+                continue  # it went, or ended, in this moment
             ended = await self.end(Ending(job_id, JobState.EXPIRED, now, detail))
             if ended is not None:
                 self._dispatcher.withdraw(ended)

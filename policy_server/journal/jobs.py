@@ -233,7 +233,7 @@ class JobStore(Protocol):
         ...
 
     async def overdue(self, now: float, limit: int) -> list[str]:
-        """Jobs that have not ended although their time is up."""
+        """Jobs that still wait although their time is up; of one on its way its end decides."""
         ...
 
     async def purge(self, ended_before: float, limit: int) -> int:

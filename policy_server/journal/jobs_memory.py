@@ -147,7 +147,7 @@ class MemoryJobs:
     async def overdue(self, now: float, limit: int) -> list[str]:
         """See `JobStore`."""
         jobs = (k.job for k in self._kept.values())
-        late = (j.id for j in jobs if not j.state.ended and j.expires_at <= now)
+        late = (j.id for j in jobs if j.state is JobState.QUEUED and j.expires_at <= now)
         return list(islice(late, limit))
 
     async def purge(self, ended_before: float, limit: int) -> int:

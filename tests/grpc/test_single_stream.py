@@ -198,3 +198,16 @@ async def test_a_stop_lets_answers_go_on_and_hands_holds_back(wired: Wired) -> N
 async def test_only_streams_beside_an_observer_are_observable(wired: Wired) -> None:
     await admitted_call(wired)
     assert wired.gate.submitted[0].observable
+
+
+async def test_a_mistake_of_ours_ends_the_lease(
+    wired: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    call = await admitted_call(wired)
+    monkeypatch.setattr(wired.services.stream, "_take_head", broken)
+    await call.write(head("200"))
+    assert (await until_ended(wired)).status == 0
+    assert await call.code() is grpc.StatusCode.OK

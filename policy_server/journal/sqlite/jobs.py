@@ -140,7 +140,8 @@ class SqliteJobs:
 
     async def overdue(self, now: float, limit: int) -> list[str]:
         """See `JobStore`."""
-        query = f"SELECT id FROM jobs WHERE {OPEN} AND expires_at <= ? ORDER BY expires_at LIMIT ?"
+        query = f"SELECT id FROM jobs WHERE {OPEN} AND state = 'queued'"
+        query += " AND expires_at <= ? ORDER BY expires_at LIMIT ?"
         rows = await self._store.read(lambda db: _rows(db, query, (now, limit)))
         return [row[0] for row in rows]
 

@@ -354,3 +354,20 @@ async def test_without_an_envoy_the_status_says_so() -> None:
             while live.jobs.problem is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert "jobs.via" in live.jobs.problem
+
+
+async def test_a_mistake_of_ours_strands_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
+    async with stage(ok) as live:
+        sender = live.jobs._dispatcher._t.sender
+        send = sender.send
+
+        async def once_broken(parcel: Any) -> Any:
+            monkeypatch.setattr(sender, "send", send)
+            raise KeyError("a bug")
+
+        monkeypatch.setattr(sender, "send", once_broken)
+        ended = await live.ended(await live.submit())
+    assert (ended.state, ended.attempt) == (JobState.DONE, 2)
+    assert [type(context["exception"]) for context in said] == [KeyError]

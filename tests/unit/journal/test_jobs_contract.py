@@ -179,6 +179,9 @@ async def test_what_is_overdue(store: JobStore) -> None:
     assert await store.overdue(1_002.0, 10) == [jobs[1].id, jobs[2].id]
     assert await store.overdue(1_002.0, 1) == [jobs[1].id]
     assert await store.overdue(999.0, 10) == []
+    store.note(Note(jobs[1].id, JobState.DISPATCHED, 400.0, 1, 0))
+    await store.finish(Ending(jobs[3].id, JobState.DONE, 400.0))  # the disk has both now
+    assert await store.overdue(1_002.0, 1) == [jobs[2].id]  # one on its way is in nobody's way
 
 
 async def test_what_has_ended_long_ago_is_forgotten_with_its_key(harness: JobsHarness) -> None:
