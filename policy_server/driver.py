@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import (
+    EVENTS,
     Admitted,
     Event,
     LeaseEnded,
@@ -75,7 +76,7 @@ class Driver:
         self._scribe = Scribe(journal, admission, lambda uid: self.request_ids.get(uid, ""))
         self.on_count: Callable[[str, Priority, Outcome, ShedReason | None], None] = lambda *_: None
         self.on_report: Callable[[str, ReportOutcome], None] = lambda *_: None
-        self._listeners: list[Listener] = []
+        self._listeners: dict[type[Event], list[Listener]] = {kind: [] for kind in EVENTS}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._saver: asyncio.TimerHandle | None = None
@@ -83,9 +84,11 @@ class Driver:
         self._stopped = False
         self.closing = asyncio.Event()
 
-    def listen(self, listener: Listener) -> None:
-        """Call `listener(event, now)` for every event, in order."""
-        self._listeners.append(listener)
+    def listen(self, listener: Listener, *kinds: type[Event]) -> None:
+        """Call `listener(event, now)` for every event of these kinds (none named = of all), in
+        order."""
+        for kind in kinds or EVENTS:
+            self._listeners[kind].append(listener)
 
     def count(
         self, pool: str, priority: Priority, outcome: Outcome, reason: ShedReason | None = None
@@ -276,7 +279,7 @@ class Driver:
                 self._resolve(event)  # its stream goes on at the loop's next turn, not here
             elif isinstance(event, LeaseEnded):
                 self._told_again.pop(event.request.uid, None)
-            for listener in self._listeners:
+            for listener in self._listeners[type(event)]:
                 listener(event, now)
         self._arm(now)
         return events

@@ -45,6 +45,7 @@ from policy_server.app.tickets import TicketOffice
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
 from policy_server.config_check import warnings_of
 from policy_server.core.admission import Admission
+from policy_server.core.events import Admitted, LimitChanged, Waiting
 from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.request import Priority
 from policy_server.driver import Driver
@@ -119,8 +120,10 @@ class PolicyServer:
         self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
         self.grpc = self._build_grpc()
-        for listener in (self._keda, self.metrics, self._decisions, self._views):
-            self.driver.listen(listener.on_event)
+        self.driver.listen(self._keda.on_event, Waiting, Admitted)
+        self.driver.listen(self.metrics.on_event)
+        self.driver.listen(self._decisions.on_event)
+        self.driver.listen(self._views.on_event, LimitChanged)
         self.driver.on_count = self._count
         self.driver.on_report = self._count_report
 

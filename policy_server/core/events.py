@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import get_args
 
 from policy_server.core.limit.base import Change
 from policy_server.core.outcome import LeaseEnd, ShedReason
@@ -86,3 +87,4 @@ class LimitChanged:
 
 Event = Waiting | Admitted | Shed | Cancelled | Lapsed | LeaseEnded | LimitChanged
 """Everything that the admission core emits."""
+EVENTS: tuple[type[Event], ...] = get_args(Event)

@@ -95,9 +95,9 @@ class LeaseTable:
         """The lease of `uid`, if it holds one."""
         return self._leases.get(uid)
 
-    def seats_of(self, line: int) -> int:
-        """Seats in use by the held requests of one class, or by all jobs."""
-        return self._seats[line]
+    def seats_by_line(self) -> list[int]:
+        """Seats in use by the held requests of each class, and by all jobs."""
+        return [*self._seats]
 
     def grant(self, lease: Lease) -> None:
         """Take the seats. The uid must not hold a lease."""

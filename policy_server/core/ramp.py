@@ -78,7 +78,7 @@ class Ramp:
 
     def share(self, now: float) -> float:
         """Part of the limit that may be used now, above 0, up to 1."""
-        if self._warm(now):
+        if not self._since or self._warm(now):
             return 1.0
         return sum(self._weight(now - came) for came in self._since) / len(self._since)
 

@@ -39,6 +39,8 @@ class Slew:
 
     def usable(self, limit: float, now: float) -> float:
         """How much of `limit` may be used now, by answers and by slots that failed."""
+        if limit == self._to == self._from:
+            return limit
         if limit != self._to:
             self._aim(limit, now)
         return self._risen(now)
@@ -55,8 +57,6 @@ class Slew:
         self._from, self._to, self._since = at if jump else limit, limit, now
 
     def _risen(self, now: float) -> float:
-        if self._from == self._to:
-            return self._to
         share = min(1.0, (now - self._since) / RISE_S)
         return self._from + (self._to - self._from) * share
 

@@ -82,7 +82,7 @@ class Dispatcher:
         self._runs: dict[str, _Run] = {}
         self._pauses: dict[str, asyncio.TimerHandle] = {}
         self._stopping = False
-        tools.driver.listen(self._on_event)
+        tools.driver.listen(self._on_event, Admitted)
 
     # -- in line --------------------------------------------------------------------------------
 

@@ -392,7 +392,7 @@ class AdmissionMachine(RuleBasedStateMachine):
             assert leases.seats == self.books.seats(pool.params.name)
             for line in range(LINES):
                 of_line = [x.request for x in leases if x.request.line == line]
-                assert leases.seats_of(line) == sum(r.seats for r in of_line)
+                assert leases.seats_by_line()[line] == sum(r.seats for r in of_line)
             assert leases.streamed == sum(x.request.streamed for x in leases)
             assert set(leases.observed) == {x.request.uid for x in leases if x.observed}
             name, places = pool.params.name, room.places

@@ -35,29 +35,30 @@ class Asked:
     """One quantity, asked for by some back ends."""
 
     def __init__(self) -> None:
-        self._said: dict[str, tuple[float, float]] = {}  # source → (value, when)
+        self.said: dict[str, tuple[float, float]] = {}
+        """source → (value, when); empty = nothing is asked."""
 
     def say(self, source: str, value: float, at: float) -> None:
         """A back end asked for `value` at `at`; older than its last word = nothing."""
-        last = self._said.get(source)
+        last = self.said.get(source)
         if last is not None and at < last[1]:
             return
-        if last is None and len(self._said) >= MAX_SOURCES:
-            mildest = max(self._said, key=lambda known: self._said[known][0])
-            if self._said[mildest][0] <= value:
+        if last is None and len(self.said) >= MAX_SOURCES:
+            mildest = max(self.said, key=lambda known: self.said[known][0])
+            if self.said[mildest][0] <= value:
                 return
-            del self._said[mildest]
-        self._said[source] = (value, at)
+            del self.said[mildest]
+        self.said[source] = (value, at)
 
     def at(self, now: float) -> float:
         """The least that is asked now; infinite when nothing is."""
-        if not self._said:
+        if not self.said:
             return math.inf
         least = math.inf
-        for source, (value, when) in list(self._said.items()):
+        for source, (value, when) in list(self.said.items()):
             grown = RECOVERY_PER_S ** max(0.0, min(now - when - HOLD_S, 1e3))
             if grown >= FORGET:
-                del self._said[source]
+                del self.said[source]
             else:
                 least = min(least, value * grown)
         return least
@@ -90,21 +91,21 @@ class Ceiling:
 
     def seats(self, now: float) -> float:
         """Requests that may be in flight; infinite when nobody asks."""
-        return self._seats.at(now)
+        return self._seats.at(now) if self._seats.said else math.inf
 
     def rps(self, now: float) -> float:
         """Requests per second that may go; infinite when nobody asks."""
-        return self._rps.at(now)
+        return self._rps.at(now) if self._rps.said else math.inf
 
     def allows(self, inflight: int, need: int, now: float) -> bool:
         """Whether a request of `need` seats may go beside `inflight` seats in use."""
-        if inflight and inflight + need > self._seats.at(now):
+        if self._seats.said and inflight and inflight + need > self._seats.at(now):
             return False
-        return self._fill(now) >= ONE
+        return not self._rps.said or self._fill(now) >= ONE
 
     def take(self, now: float) -> None:
         """One goes."""
-        if math.isfinite(self._fill(now)):
+        if self._rps.said and math.isfinite(self._fill(now)):
             self._tokens = max(0.0, self._tokens - 1.0)
 
     def ready_at(self, now: float) -> float:

@@ -156,4 +156,4 @@ class Lines:
 
     def _seats(self) -> list[int]:
         """Seats in use by each line."""
-        return [self._leases.seats_of(line) for line in range(LINES)]
+        return self._leases.seats_by_line()

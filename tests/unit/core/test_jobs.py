@@ -41,7 +41,7 @@ def admitted(gate: Admission, uid: str, now: float) -> list[str]:
 def test_jobs_alone_fill_the_pool_and_wait_for_more() -> None:
     gate = with_jobs(4.0, 10)
     assert (gate.inflight(), gate.jobs_waiting(), gate.waiting()) == (4, 6, 0)
-    assert gate.pool("chat").leases.seats_of(JOBS) == 4
+    assert gate.pool("chat").leases.seats_by_line()[JOBS] == 4
     assert admitted(gate, "j0", 1.0) == ["j4"]
 
 

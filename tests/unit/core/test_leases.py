@@ -42,11 +42,11 @@ def test_seats_are_counted_per_class_and_come_back() -> None:
     leases = table(
         lease("a", priority=P0, seats=3), lease("b", streamed=True), lease("c", observed=True)
     )
-    assert (leases.seats, leases.seats_of(P0), leases.seats_of(P1)) == (5, 3, 2)
+    assert (leases.seats, leases.seats_by_line()[P0], leases.seats_by_line()[P1]) == (5, 3, 2)
     assert (leases.streamed, list(leases.observed), len(leases)) == (1, ["c"], 3)
     for uid in "abc":
         assert leases.end(uid) is not None
-    assert (leases.seats, leases.seats_of(P0), leases.seats_of(P1)) == (0, 0, 0)
+    assert (leases.seats, leases.seats_by_line()[P0], leases.seats_by_line()[P1]) == (0, 0, 0)
     assert (leases.streamed, leases.observed, len(leases)) == (0, {}, 0)
 
 
