@@ -47,7 +47,7 @@ class WindowSample:
     bound           requests waited and the limit was (nearly) reached
     first_token_rate  X: answers that began per second, sampling undone
     delay_s         d: queueing delay inside the engine, from residuals and censored ages
-    delay_high_s    what a fifth of the residuals reach: too few to cut by, enough not to leap
+    delay_high_s    what a fifth of the streams waited: too few to cut by, enough not to leap
     engine_queue    Q: requests queued inside the engine (reported, else X·d)
     tpot_s          T: token-weighted seconds per output token of the live streams
     tpot_p90_s      p90 of per-answer TPOT, clamped to [T, 1.15 T]

@@ -79,6 +79,7 @@ class Window:
         self._last_event = now
         self._residuals: list[float] = []
         self._blunt: list[float] = []  # residuals of whole answers of unknown length
+        self._queued: list[float] = []  # residuals of first tokens: no answer's length in them
         self._told = 0  # fresh reports
         self._bases: list[float] = []
         self._lines: list[Line] = []
@@ -122,6 +123,8 @@ class Window:
         if lease.granted >= self._cut_at:
             blunt = not (lease.request.streamed or lease.request.observable)
             (self._blunt if blunt else self._residuals).append(residual)
+            if lease.request.streamed:
+                self._queued.append(residual)
             self._bases.append(self._baselines.unloaded(key) or 0.0 if not tokens else 0.0)
 
     def tokens(self, model: str, gap_s: float, count: int) -> None:
@@ -248,7 +251,7 @@ class Window:
             bound=self._waited and self._peak >= min(0.9 * limit, limit - 2.0),
             first_token_rate=rate,
             delay_s=delay,
-            delay_high_s=_upper_fifth(self._residuals),
+            delay_high_s=_upper_fifth(self._queued),
             engine_queue=queue,
             tpot_s=tpot,
             tpot_p90_s=self._tpot_p90(tpot),

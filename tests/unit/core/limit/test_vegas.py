@@ -330,3 +330,12 @@ def test_whatever_the_windows_show_it_stays_within_its_bounds(
         assert change.limit == it.current
         if not sample.events or not sample.bound:
             assert change.limit <= before  # a window without evidence never raises it
+
+
+def test_the_slow_start_does_not_leap_while_a_fifth_waits() -> None:
+    """The last leap may have filled the engine, and the median sees that a window later."""
+    it = limit(40.0)
+    assert it.on_window(window(40, delay_high_s=0.31)).limit == 40.0
+    assert it.on_window(window(40, now=4.0, delay_high_s=0.29)).limit > 50.0
+    steps = grown()
+    assert 100.0 < steps.on_window(window(now=4.0, delay_high_s=0.31)).limit < 106.0  # no leap

@@ -331,3 +331,15 @@ def test_an_empty_window_is_empty() -> None:
     assert (sample.events, sample.delay_s, sample.engine_queue) == (0, None, None)
     assert (sample.tpot_s, sample.error_share, sample.saturated) == (None, 0.0, False)
     assert math.isfinite(sample.first_token_rate)
+
+
+def test_what_a_fifth_of_the_streams_waited_is_told_beside_the_median() -> None:
+    w = window()
+    for i, waited in enumerate((0.0, 1.2, 0.0, 0.1)):
+        w.first_token(lease(f"u{i}"), 0.2 + waited, 1.0)
+    answer = Completion(200, first_byte_s=9.0, last_byte_s=9.0)
+    w.completed(lease("whole", streamed=False), LeaseEnd.COMPLETED, answer, 1.0)
+    sample = close(w)
+    assert sample.delay_s == pytest.approx(0.0)
+    assert sample.delay_high_s == pytest.approx(1.2)  # a whole answer's length is no queue
+    assert close(w, 4.0).delay_high_s is None
