@@ -22,7 +22,7 @@ EACH = 1
 async def test_who_waits_is_served_without_a_disk(how: str, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         if not disk.mounted:
-            pytest.skip("no tmpfs may be mounted here: wants root and CAP_SYS_ADMIN")
+            pytest.skip("no disk may be mounted here: this process has no CAP_SYS_ADMIN")
         data = ("--data-dir", str(disk.path / "data"))
         async with stage(tmp_path) as (stack, upstream):
             crowd = Crowd(stack, upstream, EACH)
