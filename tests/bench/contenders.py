@@ -17,6 +17,7 @@ from policy_server.load.params import LoadParams
 from policy_server.load.sse import READ_BUFFER_BYTES
 from policy_server.load.workload import Bodies, arrivals
 from tests.bench import plain_envoy
+from tests.bench.folders import fresh
 from tests.support.envoy_process import running_envoy, wait_http_ok
 from tests.support.stack import running_stack, start, stop
 from tests.support.wired import ports
@@ -73,7 +74,7 @@ async def running_way(way: Way, slots: int, directory: Path) -> AsyncIterator[Ru
         pool["load_reports"] = {"scrape": [f"http://127.0.0.1:{where['upstream']}/metrics"]}
     flags = ("--max-num-seqs", str(slots), *way.backend)
     async with running_stack(
-        directory, {"pools": [pool]}, flags, where=where, wiring=way.wiring
+        fresh(directory), {"pools": [pool]}, flags, where=where, wiring=way.wiring
     ) as stack:
 
         async def read_limit() -> float:

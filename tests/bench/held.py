@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.client import Crowd, Replies, request
+from tests.bench.folders import fresh
 from tests.bench.lab import ALL_CLASSES_LONG, NO_RATE_LIMIT, fixed
 from tests.bench.meter import rss_bytes
 from tests.bench.result import Bar, Cell, Part, shown
@@ -223,7 +224,7 @@ async def _scene(
 ) -> AsyncIterator[Scene]:
     backend = ("--max-num-seqs", "1000", "--step-ms", "10")
     options = {"gate_rate_per_s": NO_RATE_LIMIT}
-    async with running_stack(directory, config, backend, **options) as stack:
+    async with running_stack(fresh(directory), config, backend, **options) as stack:
         if policy_arguments:
             await _restart(stack, policy_arguments)
         fresh_bytes = rss_bytes(stack.policy.pid)

@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 from policy_server.processes import tied_to_us
+from tests.bench.folders import fresh
 from tests.bench.plain_envoy import with_trivial_upstream
 from tests.support.envoy_process import running_envoy, wait_http_ok
 from tests.support.stack import start, stop
@@ -79,7 +80,7 @@ async def running_lab(
 ) -> AsyncIterator[Lab]:
     """Gate and Envoy, ready. `upstream` is what runs on its port instead of Envoy's own answer;
     with `silence` nobody ever answers, so seats stay taken."""
-    where = ports()
+    where, directory = ports(), fresh(directory)
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     file = directory / "config.yaml"
     file.write_text(json.dumps({"server": server, **config}))

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from policy_server.load.attempt import End
 from policy_server.load.results import LoadReport
+from tests.bench.folders import fresh
 from tests.bench.result import Bar, Cell, Part
 from tests.support.real_model import (
     CHAT,
@@ -104,7 +105,7 @@ async def _turn(name: str, url: str, plan: RealModels, alone: float, directory: 
     limit: dict[str, object] = {"algorithm": OURS}
     if name != OURS:
         limit = {"algorithm": "fixed", "initial": int(name.split()[1])}
-    async with in_front(directory, url, limit, plan.model) as stack:
+    async with in_front(fresh(directory), url, limit, plan.model) as stack:
         times = (plan.seconds, plan.warmup_s, plan.patience_s)
         report = await overload(stack.url, times, plan.times * alone, plan.model)
         return Turn(report, float((await stack.pool())["limit"]))

@@ -21,6 +21,7 @@ from policy_server.backend.params import EngineParams
 from policy_server.load.params import LoadParams
 from policy_server.load.runner import run_load
 from tests.bench.contenders import generated_per_s
+from tests.bench.folders import fresh
 from tests.bench.result import Bar, Cell, Part
 from tests.bench.sdk_calls import Call, Ended, Sdks
 from tests.support.stack import running_stack
@@ -217,7 +218,7 @@ async def _gateway(plan: Returns, told: str, directory: Path) -> AsyncIterator[t
     flags = ("--max-num-seqs", str(plan.slots), "--step-ms", str(STEP_MS), "--seq-ms", "0")
     said = TOLD.get(told)
     alter = rewriting(said) if said else _nothing
-    async with running_stack(directory, config, flags, alter=alter) as stack:
+    async with running_stack(fresh(directory), config, flags, alter=alter) as stack:
         yield stack.url, f"http://127.0.0.1:{stack.where['upstream']}"
 
 

@@ -20,6 +20,7 @@ from policy_server.backend.params import EngineParams
 from policy_server.load.params import LoadParams
 from policy_server.load.results import LoadReport
 from policy_server.load.runner import run_load
+from tests.bench.folders import fresh
 from tests.bench.result import Bar, Part
 from tests.support.stack import running_stack
 
@@ -162,5 +163,5 @@ async def _gateway(plan: Tenants, directory: Path, seats: int, names: str) -> As
         "tenants": {"from": names},
     }
     flags = ("--max-num-seqs", str(plan.slots), "--step-ms", str(STEP_MS), "--seq-ms", "0")
-    async with running_stack(directory, config, flags) as stack:
+    async with running_stack(fresh(directory), config, flags) as stack:
         yield stack.url
