@@ -251,20 +251,26 @@ class Vegas:
         return slo is None or s.tpot_p90_s is None or s.tpot_p90_s < GROW_MARGIN * slo
 
     def _grow(self, s: WindowSample) -> Change:
-        self._grown += 1
         self._grown_at = s.now
         factor = self._growth_factor(s)
         if self._far_below and factor > 1.04:
+            self._grown += 1
             self._limit *= factor
-        else:
-            if self._rest > 0 and self._limit >= NEAR_HIT * self._hit:
-                self._rest -= 1
-                return self._clamped(Reason.HOLD)
-            step = max(min(1.0, self._limit / 4.0), math.sqrt(self._limit) / 4.0)
-            if self._limit < 0.85 * self._w_max or self._limit > 1.1 * max(self._w_max, self._hit):
-                step *= min(4.0, 1.0 + 0.5 * self._grown)
-            self._limit += self._damped(s, 1.0 + step) - 1.0
+            return self._clamped(Reason.GROW)
+        if self._rest > 0 and self._limit >= NEAR_HIT * self._hit:
+            self._rest -= 1
+            return self._clamped(Reason.HOLD)
+        self._grown += 1
+        self._limit += self._damped(s, 1.0 + self._step()) - 1.0
         return self._clamped(Reason.GROW)
+
+    def _step(self) -> float:
+        """Seats to grow by: faster the longer it went well, but not past W_max in one go."""
+        step = max(min(1.0, self._limit / 4.0), math.sqrt(self._limit) / 4.0)
+        faster = step * min(4.0, 1.0 + 0.5 * self._grown)
+        if self._limit < 0.85 * self._w_max:
+            return max(step, min(faster, self._w_max - self._limit))
+        return faster if self._limit > 1.1 * max(self._w_max, self._hit) else step
 
     @property
     def _far_below(self) -> bool:

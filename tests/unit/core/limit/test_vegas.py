@@ -339,3 +339,26 @@ def test_the_slow_start_does_not_leap_while_a_fifth_waits() -> None:
     assert it.on_window(window(40, now=4.0, delay_high_s=0.29)).limit > 50.0
     steps = grown()
     assert 100.0 < steps.on_window(window(now=4.0, delay_high_s=0.31)).limit < 106.0  # no leap
+
+
+def test_what_it_rested_counts_as_no_growth() -> None:
+    """After some windows of rest near a cut comes a first step, not four at once."""
+    it = grown()
+    for _ in range(4):
+        it.on_window(window(int(it.current), engine_queue=0.46 * it.current))
+        before = it.current
+        while (after := it.on_window(window(int(it.current) + 1)).limit) == before:
+            pass
+        assert after - before < 1.6 * before**0.5 / 4
+        while it.current < 100.0:
+            it.on_window(window(int(it.current) + 1))
+
+
+def test_fast_growth_ends_at_what_was_cut() -> None:
+    """W_max is where the engine had enough: on a tiny one four steps at once are twice that."""
+    it = limit(4.0)
+    it.restore({"limit": 2.0, "valid": 2.0, "w_max": 4.0})
+    it.on_window(window(1, delay_s=0.25))  # proves the limit without moving it
+    while (before := it.current) < 4.0:
+        it.on_window(window(4))
+        assert it.current <= max(4.0, before + 1.0)
