@@ -4,9 +4,11 @@
     leave     in a sweep: the last of a class, when its deadline can't be met any more even if
               the class got all that comes free (Ŵ⁻ at μ̂): the engine slowed down after it came.
               That others press at the moment is no reason, a burst passes; nor is a restart
-    standing  the lowest class's line has not been empty for longer than D: newcomers get D/4
-              until it is (controlled delay, after CoDel). The class is served as much as before,
-              its requests wait a quarter as long
+    standing  the lowest class has been refused for longer than D: newcomers get D/4 until that
+              pauses (controlled delay, after CoDel). The class is served as much as before, its
+              requests wait a quarter as long. A line that is never empty is no sign of it: after
+              a burst it is long because those come back who were told to, and only a long line
+              can take them (scenario 16)
 
 With the wait told by its mean and φ = .9, .9, .5 for P0, P1, P2, 5 % of the accepted P1 and 20 %
 of P2 expired in the room; with Ŵ⁺ below 1 %, and those refused are fewer (scenario 15).
@@ -21,6 +23,7 @@ from policy_server.core.outcome import ShedReason
 from policy_server.core.params import PoolParams
 from policy_server.core.ramp import Ramp
 from policy_server.core.request import PRIORITIES, Priority, Request
+from policy_server.core.room.overload import Overload
 from policy_server.core.room.prediction import Predictor, Z, wait_s
 from policy_server.core.room.room import Room
 
@@ -39,7 +42,7 @@ class Door:
         self._room = room
         self._predictor = predictor
         self._settled_at = float("-inf")
-        self._empty_at = float("inf")  # when the lowest class's line was last seen empty
+        self._overload = Overload()  # of the lowest class
 
     def reconfigure(self, params: PoolParams) -> None:
         """New budgets."""
@@ -52,6 +55,8 @@ class Door:
         rate = self._served_at(request.priority, limit, now)
         ahead = self._room.ahead(request, rate, now)
         refused = self._refuses(request, wait_s(ahead, rate, Z), now)
+        if refused is not None and request.priority is LOWEST:
+            self._overload.note(now)
         return wait_s(ahead, rate), refused
 
     def _refuses(self, request: Request, latest_s: float | None, now: float) -> ShedReason | None:
@@ -71,10 +76,8 @@ class Door:
         budget_s = request.deadline - now
         if request.priority is not LOWEST:
             return budget_s
-        if not self._room.waits(LOWEST):
-            self._empty_at = now
         full_s = self._params.classes[LOWEST].max_wait_s
-        standing = now - self._empty_at > full_s
+        standing = self._overload.age_s(now) > full_s
         return min(budget_s, STANDING_PART * full_s) if standing else budget_s
 
     def restarted(self, now: float) -> None:
