@@ -42,7 +42,7 @@ class Refusals:
         if request.returning:
             self.bookings.note_kept(request.priority, False)
         rate = self._door.class_rate(request.priority, limit, now)
-        promise = self.bookings.book(request.priority, predicted, request.budget_s, rate, now)
+        promise = self.bookings.book(request.priority, predicted, rate, now)
         retry, capped = promise.should_retry, promise.capped
         if retry:
             self.retries.invite(request.tenant, now + promise.seconds, now)
@@ -51,6 +51,6 @@ class Refusals:
     def over_budget(self, request: Request, limit: float, now: float) -> Shed:
         """No booking: a storm must not push the promises made to others into the future."""
         predicted = self._door.class_wait_s(request.priority, limit, now)
-        seconds = self.bookings.quote(request.priority, predicted, request.budget_s, now)
+        seconds = self.bookings.quote(request.priority, predicted, now)
         reason = ShedReason.RETRY_BUDGET
         return Shed(request, reason, seconds, 0.0, False, False, False, predicted)

@@ -1,21 +1,20 @@
 """Retry-After as a booking: each shed request gets its own future slot of the drain.
 
-    base   = max(0, Ŵ_c − .8·φ·D_c)
     b_c   += P(return), and falls by μ_c a second: slots that are booked, up to the cap
-    due    = max(base + b_c / μ_c, Ŵ_c, min(a_c, 5·Ŵ_c)),  a_c = for how long the class has been
-    RA     = clamp(due·(1 + U(0, .25)), min, max)          shed without a pause;  μ_c ≥ .2/s
+    due    = max(Ŵ_c + b_c / μ_c, min(a_c, 5·Ŵ_c)),  a_c = for how long the class has been refused
+    RA     = clamp(due·(1 + U(0, .25)), min, max)    without a pause;  μ_c ≥ .2/s
 
 so that the shed come back spread out at the rate at which they can be served, instead of all at
-once. The jitter is ours because SDKs add none; past 60 s some ignore the header. P(return) is the
-measured share of shed requests that came back.
+once, and after those who wait now. The jitter is ours because SDKs add none; past 60 s some ignore
+the header. P(return) is the measured share of shed requests that came back.
 
 Slots and not moments are booked, so that the bookings move up at once when the drain speeds up;
-with moments the room stood empty after a burst. Nobody is told to come back before those who wait
-now are served (Ŵ_c): while new ones press, each place that comes free before goes to them, and a
-client that retries twice has used up both retries before the burst is over; admitted of those who
-came back 60 → 84 %, final refusals 11 → 1 % (scenario 16 on a slow engine). An overload of age a lasts, for all that is known,
-as long again: without a_c the shed of P1 came back after a second into a room that was still full,
-and a lasting overload took 1.38 attempts per call instead of 1.27 (scenario 17).
+with moments the room stood empty after a burst. The whole Ŵ_c, though the room would take one
+sooner (Ŵ_c − φ·D_c): while new ones press, each place that comes free goes to them, and a client
+that retries twice has used up both retries before the burst is over. Admitted of those who came
+back 60 → 84 %, final refusals 11 → 1 % (scenario 29). An overload of age a lasts, for all that is
+known, as long again: without a_c the shed of P1 came back after a second into a room that was
+still full, and a lasting overload took 1.38 attempts per call instead of 1.27 (scenario 17).
 
     kept_c = EWMA(.02) of "a returning client was admitted"
     below .5, while every slot up to the cap is booked, a share 1 − 2·kept_c of the shed is told
@@ -33,7 +32,6 @@ from dataclasses import dataclass
 
 from policy_server.core.params import RetryAfterParams
 from policy_server.core.request import PRIORITIES, Priority
-from policy_server.core.room.door import PHI
 from policy_server.core.room.overload import Overload
 from policy_server.core.sampling import Rng
 
@@ -99,7 +97,6 @@ class Bookings:
         self,
         priority: Priority,
         predicted_s: float | None,
-        budget_s: float,
         rate_per_s: float | None,
         now: float,
     ) -> Promise:
@@ -109,22 +106,19 @@ class Bookings:
         predicted = predicted_s or 0.0
         rate = UNKNOWN_RATE_PER_S if rate_per_s is None else rate_per_s
         rate = max(rate, MIN_RATE_PER_S)
-        base = _base_s(predicted, budget_s)
         booked = self._taken(priority, rate, now) + self.return_share()
         self._at[priority], self._rate[priority] = now, rate
-        self._booked[priority] = min(booked, max(0.0, self._p.max_s - base) * rate)
-        due = max(base + booked / rate, self._soonest_s(priority, predicted, now))
+        self._booked[priority] = min(booked, max(0.0, self._p.max_s - predicted) * rate)
+        due = max(predicted + booked / rate, self._age_s(priority, predicted, now))
         capped = due > self._p.max_s
         return Promise(self._told(due), capped, not capped or self._should_retry(priority))
 
-    def quote(
-        self, priority: Priority, predicted_s: float | None, budget_s: float, now: float
-    ) -> float:
+    def quote(self, priority: Priority, predicted_s: float | None, now: float) -> float:
         """When the next slot is free, seconds from now, without taking it."""
         predicted = predicted_s or 0.0
         rate = self._rate[priority]
-        due = _base_s(predicted, budget_s) + self._taken(priority, rate, now) / rate
-        return self._told(max(due, self._soonest_s(priority, predicted, now)))
+        due = predicted + self._taken(priority, rate, now) / rate
+        return self._told(max(due, self._age_s(priority, predicted, now)))
 
     def _taken(self, priority: Priority, rate: float, now: float) -> float:
         """Slots that are booked and not yet due, at the rate of now."""
@@ -139,17 +133,11 @@ class Bookings:
         share = 1.0 - self._kept[priority] / KEPT_ENOUGH
         return share <= 0.0 or self._rng.random() >= min(share, MAX_REFUSED_SHARE)
 
-    def _soonest_s(self, priority: Priority, predicted_s: float, now: float) -> float:
-        age_s = min(self._overload[priority].age_s(now), MAX_AGE_WAITS * predicted_s)
-        return max(predicted_s, age_s)
+    def _age_s(self, priority: Priority, predicted_s: float, now: float) -> float:
+        return min(self._overload[priority].age_s(now), MAX_AGE_WAITS * predicted_s)
 
     def _note_shed(self) -> None:
         self._shed += 1.0
         if self._shed > RETURN_MEMORY:
             self._shed *= 0.5
             self._returned *= 0.5
-
-
-def _base_s(predicted_s: float, budget_s: float) -> float:
-    """How long until a newcomer would be let into the room."""
-    return max(0.0, predicted_s - 0.8 * PHI * budget_s)

@@ -83,6 +83,7 @@ class Window:
         self._told = 0  # fresh reports
         self._bases: list[float] = []
         self._lines: list[Line] = []
+        self._whole_s: list[float] = []  # times of answers that came whole
         self._first_tokens = 0.0
         self._gap_s = 0.0
         self._gap_tokens = 0
@@ -151,6 +152,8 @@ class Window:
             self._latencies.append(total)
         if not request.streamed and completion.first_byte_s is not None:
             self._first_tokens += 1.0
+            if lease.granted >= self._cut_at:
+                self._whole_s.append(completion.first_byte_s)
             if not request.observable:  # its length will never be known
                 self._residual(baseline_key(request), lease, completion.first_byte_s, now)
             elif lease.observed or not self.sampled:
@@ -241,7 +244,6 @@ class Window:
         if queue is None and delay is not None:
             queue = rate * max(0.0, delay - base_s)
         tpot, unloaded = self._tpot(now)
-        whole_s = _mean([line.mean_s for line in self._lines]) or 0.0
         sample = WindowSample(
             now=now,
             duration_s=duration,
@@ -260,8 +262,8 @@ class Window:
             saturated=saturated,
             quiet_s=now - self._last_event,
             base_s=base_s,
-            slack_s=WHOLE_SLACK * whole_s,
-            feedback_s=whole_s,
+            slack_s=WHOLE_SLACK * (_mean([line.mean_s for line in self._lines]) or 0.0),
+            feedback_s=_median(self._whole_s) or 0.0,
             queue_estimated=reported is None,
             latency_s=_mean(self._latencies),
             latency_min_s=min(self._latencies, default=None),

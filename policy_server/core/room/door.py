@@ -55,8 +55,6 @@ class Door:
         rate = self._served_at(request.priority, limit, now)
         ahead = self._room.ahead(request, rate, now)
         refused = self._refuses(request, wait_s(ahead, rate, Z), now)
-        if refused is not None and request.priority is LOWEST:
-            self._overload.note(now)
         return wait_s(ahead, rate), refused
 
     def _refuses(self, request: Request, latest_s: float | None, now: float) -> ShedReason | None:
@@ -69,16 +67,21 @@ class Door:
             return ShedReason.PREDICTED_WAIT
         if not self._params.early_drop:
             return None
-        in_time = latest_s is None or latest_s <= PHI * budget_s
-        return None if in_time else ShedReason.PREDICTED_WAIT
+        if latest_s is None or latest_s <= PHI * budget_s:
+            return None
+        if request.priority is LOWEST and latest_s > PHI * self._short_s():
+            self._overload.note(now)
+        return ShedReason.PREDICTED_WAIT
 
     def _budget_s(self, request: Request, now: float) -> float:
         budget_s = request.deadline - now
         if request.priority is not LOWEST:
             return budget_s
-        full_s = self._params.classes[LOWEST].max_wait_s
-        standing = self._overload.age_s(now) > full_s
-        return min(budget_s, STANDING_PART * full_s) if standing else budget_s
+        standing = self._overload.age_s(now) > self._params.classes[LOWEST].max_wait_s
+        return min(budget_s, self._short_s()) if standing else budget_s
+
+    def _short_s(self) -> float:
+        return STANDING_PART * self._params.classes[LOWEST].max_wait_s
 
     def restarted(self, now: float) -> None:
         """Places were taken over a restart: how fast they drain is not known for a while."""

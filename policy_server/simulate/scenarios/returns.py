@@ -1,10 +1,13 @@
-"""Scenarios 16, 17, 21, 23: clients that come back, a restart, clients that hang up."""
+"""Scenarios 16, 17, 21, 23, 29: clients that come back, a restart, clients that hang up."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from policy_server.core.params import LimitParams
 from policy_server.core.request import PRIORITIES
+from policy_server.simulate.engine import EngineParams
+from policy_server.simulate.gateway import Objectives
 from policy_server.simulate.record import End, Result, mean, quantile
 from policy_server.simulate.scenarios.base import (
     P0,
@@ -17,14 +20,20 @@ from policy_server.simulate.scenarios.base import (
     at_least,
     at_most,
     offered,
+    with_lengths,
 )
-from policy_server.simulate.workload import Flow, Manner
-from policy_server.simulate.world import Happening, What
+from policy_server.simulate.workload import Flow, Lengths, Manner
+from policy_server.simulate.world import Happening, What, World
 
 SDK = Manner(sdk=True)
 MIX = {P0: 0.1, P1: 0.3, P2: 0.6}  # of the offered load
 COMMON = ("stream|7", "stream|8", "stream|9", "plain6|8", "plain7|8")
 KEPT_MEMORY = 0.02
+COLD_ENGINE = EngineParams(step_s=0.02, seq_s=0.0, slots=24)
+COLD_TOKENS = 150
+COLD = World(engine=COLD_ENGINE, objectives=Objectives(None, None)).with_limit(
+    LimitParams("fixed", initial=COLD_ENGINE.slots)
+)
 
 
 def burst(bench: Bench) -> Measures:
@@ -43,6 +52,27 @@ def burst(bench: Bench) -> Measures:
         "returns admitted": sum(back.admitted for back in returns) / max(1, len(returns)),
         "final 429": result.refused_share(start, end),
         "goodput while they return / C": result.goodput(start + 15, until) / capacity,
+    }
+
+
+def cold_burst(bench: Bench) -> Measures:
+    """29: the same on a small slow engine, 15 s after the first call of all.
+
+    Also the live bench's plan: whole answers of 3 s, 24 at once, the limit known.
+    """
+    world = with_lengths(COLD, Lengths(8, 0.0, COLD_TOKENS, 0.0))
+    unit = COLD_ENGINE.slots / (COLD_TOKENS * COLD_ENGINE.step_s)
+    start, end = 15.0, 45.0
+    flows = {
+        priority: ((0.0, 0.5 * part), (start, 3.0 * part), (end, 0.5 * part))
+        for priority, part in MIX.items()
+    }
+    world = offered(world, unit, flows, replace(SDK, streamed=False))
+    result = bench.run(replace(world, duration_s=225.0, settle_s=60.0), "a burst from cold")
+    returns = [back for back in result.returns if back.at >= start]
+    return {
+        "returns admitted": sum(back.admitted for back in returns) / max(1, len(returns)),
+        "final 429": result.refused_share(start, end),
     }
 
 
@@ -151,6 +181,14 @@ RETURNS = (
         ),
         ("retry-after-1", "retry-after-random", "always-max", "never-retry"),
         sustained,
+    ),
+    Scenario(
+        29,
+        "cold-burst",
+        "a burst of 30 s at 3x on a slow engine, from cold, SDK clients",
+        (at_least("returns admitted", 0.7), at_most("final 429", 0.05)),
+        ("retry-after-1", "retry-after-random"),
+        cold_burst,
     ),
     Scenario(
         21,

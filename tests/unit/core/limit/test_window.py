@@ -168,6 +168,14 @@ def test_whole_answers_of_one_length_may_take_two_and_a_half_times_as_long() -> 
     assert close(w).delay_s == pytest.approx(2.0, abs=1e-3)
 
 
+def test_whole_answers_of_one_length_tell_as_late_as_they_come() -> None:
+    """Growth waits that long: their queue shows only when they end (16 → 340 on 40 slots)."""
+    w = window()
+    for seconds in (2.0, 3.0, 9.0):
+        w.completed(whole(100), LeaseEnd.COMPLETED, Completion(200, False, True, seconds, 1), 1.0)
+    assert close(w).feedback_s == 3.0
+
+
 def test_a_window_in_which_we_lagged_still_counts_the_whole_answers() -> None:
     w = window()
     w.tainted = True

@@ -59,19 +59,33 @@ def test_a_tenant_has_a_bound_of_its_own() -> None:
     assert house.come(tenant="b") is None
 
 
-def test_a_standing_line_of_the_lowest_class_gets_a_quarter_of_its_budget() -> None:
+def test_a_lowest_class_refused_for_long_gets_a_quarter_of_its_budget() -> None:
     house = House()
     whole = house.fill(P2, at=0.0, budget_s=45.0)
-    house.room.leave("u1")
-    assert house.come(P2, at=44.0, budget_s=45.0) is None  # not yet longer than 45 s
+    assert whole == pytest.approx(400, rel=0.1)
+    for second in range(1, 60):  # refused all the time
+        assert house.come(P2, at=float(second), budget_s=45.0) is ShedReason.PREDICTED_WAIT
     for ticket in list(house.room):
         house.room.leave(ticket.uid)
-    assert house.come(P2, at=44.5, budget_s=45.0) is None  # it was empty
-    house.fill(P2, at=80.0, budget_s=45.0)
-    for ticket in list(house.room)[1:]:
-        house.room.leave(ticket.uid)
-    quarter = 1 + house.fill(P2, at=90.0, budget_s=45.0)
-    assert quarter == pytest.approx(whole / 4, rel=0.15)
+    assert house.fill(P2, at=60.0, budget_s=45.0) == pytest.approx(whole / 4, rel=0.15)
+
+
+def test_a_pause_of_the_refusals_gives_the_whole_budget_back() -> None:
+    """After a burst the line is long, because those come back who were told to."""
+    house = House()
+    whole = house.fill(P2, at=0.0, budget_s=45.0)
+    for second in range(1, 60):
+        house.come(P2, at=float(second), budget_s=45.0)
+    house.room.leave("u1")
+    assert house.fill(P2, at=66.0, budget_s=45.0) == 1  # as many as before the refusals
+    assert len(house.room) == whole
+
+
+def test_refusing_those_who_cannot_wait_makes_no_standing_line() -> None:
+    house = House()
+    for tenth in range(1_000):
+        assert house.come(P2, at=tenth / 10, budget_s=0.05) is ShedReason.PREDICTED_WAIT
+    assert house.fill(P2, at=100.0, budget_s=45.0) == pytest.approx(400, rel=0.1)
 
 
 def test_a_standing_line_of_another_class_does_not() -> None:
