@@ -109,7 +109,7 @@ class Admission:
     def turn_of(self, request: Request) -> tuple[float, float] | None:
         """What its tenant was charged for in its line and as of when, while anyone waits there."""
         pool = self._where.get(request.uid) or self._pools.get(request.pool)
-        if pool is None or request.kind is Kind.JOB or not len(pool.room):
+        if pool is None or not pool.room.anyone or request.kind is Kind.JOB or not len(pool.room):
             return None
         return pool.room.turns()[request.priority].turn(request.tenant)
 

@@ -8,9 +8,10 @@ from typing import get_args
 from policy_server.core.limit.base import Change
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.request import Request
+from policy_server.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Waiting:
     """Entered the room; `predicted_wait_s` is None while no drain rate is known."""
 
@@ -18,7 +19,7 @@ class Waiting:
     predicted_wait_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Admitted:
     """May go now and holds a lease. `observe`: its answer is in the observed sample.
 
@@ -33,7 +34,7 @@ class Admitted:
     predicted_wait_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Shed:
     """Refused (`evicted` False) or taken out of the room (`evicted` True).
 
@@ -65,7 +66,7 @@ class Lapsed:
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class LeaseEnded:
     """A slot came back. `held_s` counts from the dispatch."""
 

@@ -77,8 +77,7 @@ class Feedback:
         if self.window is None or lease.restored:
             return
         self.window.completed(lease, how, completion, now)
-        tpot = lease.tpot_s
-        if tpot is not None and how is LeaseEnd.COMPLETED:
+        if lease.tokens and how is LeaseEnd.COMPLETED and (tpot := lease.tpot_s) is not None:
             self.window.answer_tpot(tpot, lease.tokens)
 
     def load_report(self, source: str, report: LoadReport, now: float) -> None:

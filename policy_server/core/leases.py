@@ -73,7 +73,8 @@ class LeaseTable:
     """The leases of one pool and the seats they take."""
 
     def __init__(self) -> None:
-        self._leases: dict[str, Lease] = {}
+        self.by_uid: dict[str, Lease] = {}
+        """Read only."""
         self._order: dict[str, None] = {}  # by last sign of life, oldest first
         self._seats = [0] * LINES
         self._unheard: dict[str, None] = {}  # restored, without a sign of life since
@@ -86,14 +87,14 @@ class LeaseTable:
         self.observed: dict[str, Lease] = {}
 
     def __len__(self) -> int:
-        return len(self._leases)
+        return len(self.by_uid)
 
     def __iter__(self) -> Iterator[Lease]:
-        return iter(self._leases.values())
+        return iter(self.by_uid.values())
 
     def get(self, uid: str) -> Lease | None:
         """The lease of `uid`, if it holds one."""
-        return self._leases.get(uid)
+        return self.by_uid.get(uid)
 
     def seats_by_line(self) -> list[int]:
         """Seats in use by the held requests of each class, and by all jobs."""
@@ -101,14 +102,15 @@ class LeaseTable:
 
     def grant(self, lease: Lease) -> None:
         """Take the seats. The uid must not hold a lease."""
-        uid = lease.request.uid
-        if uid in self._leases:
+        request = lease.request
+        uid, seats = request.uid, request.seats
+        if uid in self.by_uid:
             raise ValueError(f"{uid} already holds a lease")
-        self._leases[uid] = lease
+        self.by_uid[uid] = lease
         self._order[uid] = None
-        self.seats += lease.request.seats
-        self._seats[lease.request.line] += lease.request.seats
-        self.streamed += lease.request.streamed
+        self.seats += seats
+        self._seats[request.line] += seats
+        self.streamed += request.streamed
         if lease.observed:
             self.observed[uid] = lease
 
@@ -125,20 +127,23 @@ class LeaseTable:
 
     def end(self, uid: str) -> Lease | None:
         """Give the seats back; None when it held none (a second end is no error)."""
-        lease = self._leases.pop(uid, None)
+        lease = self.by_uid.pop(uid, None)
         if lease is None:
             return None
+        request = lease.request
+        seats = request.seats
         del self._order[uid]
         self._unheard.pop(uid, None)
-        self.observed.pop(uid, None)
-        self.seats -= lease.request.seats
-        self._seats[lease.request.line] -= lease.request.seats
-        self.streamed -= lease.request.streamed
+        if lease.observed:
+            self.observed.pop(uid, None)
+        self.seats -= seats
+        self._seats[request.line] -= seats
+        self.streamed -= request.streamed
         return lease
 
     def touch(self, uid: str, now: float) -> None:
         """A sign of life of one request."""
-        lease = self._leases.get(uid)
+        lease = self.by_uid.get(uid)
         if lease is None:
             return
         lease.last_seen = now
@@ -158,7 +163,7 @@ class LeaseTable:
     def bury(self, node: str) -> list[str]:
         """Forget the earlier lives of this Envoy; the uids that they still hold leases for."""
         self._nodes = {n: heard for n, heard in self._nodes.items() if not is_past(n, node)}
-        return [uid for uid, lease in self._leases.items() if is_past(lease.request.node, node)]
+        return [uid for uid, lease in self.by_uid.items() if is_past(lease.request.node, node)]
 
     def nodes(self) -> dict[str, float]:
         """When each Envoy's log was last heard, monotonic seconds."""
@@ -168,7 +173,7 @@ class LeaseTable:
         """Up to `limit` uids whose lease must be taken to have ended unseen."""
         found = self._ended_unheard(now, limit)
         for uid in self._order:
-            lease = self._leases[uid]
+            lease = self.by_uid[uid]
             if lease.last_seen > now - SILENCE_S or len(found) >= limit:
                 break
             if (uid not in found and self._node_talks(lease, now)) or self._trickle_due(lease, now):
@@ -178,7 +183,7 @@ class LeaseTable:
     def _ended_unheard(self, now: float, limit: int) -> list[str]:
         found: list[str] = []
         for uid in self._unheard:
-            lease = self._leases[uid]
+            lease = self.by_uid[uid]
             back = self._contact.get(lease.request.node, lease.last_seen + NO_CONTACT_S)
             if now >= back + RECALL_S and len(found) < limit:
                 found.append(uid)

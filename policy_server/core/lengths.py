@@ -21,10 +21,6 @@ class AnswerLengths:
         """Output tokens it will probably take: what answers take, at most what it asked for."""
         return min(self.mean, request.max_tokens or math.inf)
 
-    def cost(self, request: Request, prompt: float) -> float:
-        """Tokens to charge for it at its dispatch: prompt and twice the expected output."""
-        return prompt + OUTPUT_COST * self.expected(request)
-
     def saw(self, tokens: int, expected: float) -> float:
         """An answer had `tokens` where `expected` were charged; gives the correction."""
         self.mean += MEMORY * (tokens - self.mean)

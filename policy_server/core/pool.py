@@ -84,7 +84,7 @@ class Pool:
         """Decide on a new, a returning or a re-sent request."""
         if self.feedback.open(now):
             self._sweep_at = now + SWEEP_S
-        lease = self.leases.get(request.uid)
+        lease = self.leases.by_uid.get(request.uid)
         if lease is not None:
             return [self._repeat(lease, now)]
         self.lines.note_contact(request.node, now)
@@ -171,8 +171,9 @@ class Pool:
     def _accrue(self, limit: float, now: float) -> None:
         """Credit the waiting for the time since the last look."""
         self.predictor.cap_per_s = self.usable.ceiling.rps(now)
-        self.predictor.drain.waiting(len(self.room) > 0, now)
-        self.lines.accrue(limit, self.predictor.drain.mean_service_s, now)
+        drain = self.predictor.drain
+        drain.waiting(self.room.anyone and len(self.room) > 0, now)
+        self.lines.accrue(limit, drain.mean_service_s, now)
 
     def _wait(self, request: Request, now: float, returned: bool) -> list[Event]:
         predicted, refused = self.door.look(request, self.limit_now(now), now)
@@ -217,11 +218,12 @@ class Pool:
     def _grant(
         self, request: Request, now: float, queued: bool, predicted: float | None = None
     ) -> Admitted:
-        if not len(self.leases):
+        leases = self.leases
+        if not leases.by_uid:
             self.predictor.drain.busy(now)
         if request.returning:
             self.refusals.bookings.note_kept(request.priority, True)
-        live, observed = self.leases.streamed, len(self.leases.observed)
+        live, observed = leases.streamed, len(leases.observed)
         observe = request.observable and self.feedback.sampler.flip(
             request.streamed, live, observed, self._rng
         )
@@ -230,9 +232,9 @@ class Pool:
         lease = Lease(request, now, observe, weight, now, wait)
         self.lines.note_dispatch(request)
         self._charge(request, self.weights.charge(lease), now)
-        self.leases.grant(lease)
+        leases.grant(lease)
         self.usable.ceiling.take(now)
-        self.feedback.note_inflight(self.leases.seats)
+        self.feedback.note_inflight(leases.seats)
         return Admitted(request, wait, queued, observe, predicted_wait_s=predicted)
 
     def _charge(self, request: Request, tokens: float, now: float) -> None:
@@ -241,7 +243,7 @@ class Pool:
 
     def knows(self, uid: str) -> bool:
         """Whether `uid` waits here or holds a lease."""
-        return uid in self.lines or self.leases.get(uid) is not None
+        return uid in self.leases.by_uid or uid in self.lines
 
     def cancel(self, uid: str, now: float) -> list[Event]:
         """The client of a waiting request left, or a waiting job is withdrawn."""
@@ -267,7 +269,7 @@ class Pool:
         if lease is None:
             return None
         self.lines.rule.note_freed(lease.request.seats)
-        if not len(self.leases):
+        if not self.leases.by_uid:
             self.predictor.drain.idle()
         if off := self.weights.settle(lease):
             self._charge(lease.request, off, now)
@@ -281,7 +283,7 @@ class Pool:
         if how in (LeaseEnd.COMPLETED, LeaseEnd.CLIENT_CANCELLED):
             self.predictor.drain.completed(held, now)
         ttft = None if lease.first_token is None else lease.first_token - lease.granted
-        return LeaseEnded(lease.request, how, held, ttft, lease.tpot_s)
+        return LeaseEnded(lease.request, how, held, ttft, lease.tpot_s if lease.tokens else None)
 
     # -- dispatch and time ----------------------------------------------------------------------
 
@@ -360,10 +362,11 @@ class Pool:
         """When `handle_timer` should be called next; None when nothing is under way."""
         due = self.feedback.due_at()
         soonest = NEVER if due is None else due
-        if len(self.leases):
-            soonest = min(soonest, self._sweep_at)
-        if len(self.room.places):
-            soonest = min(soonest, self.room.places.due_at())
+        if self.leases.by_uid and self._sweep_at < soonest:
+            soonest = self._sweep_at
+        places = self.room.places
+        if places.awaiting or places.passed:
+            soonest = min(soonest, places.due_at())
         if not self.lines.anyone:
             return soonest if soonest < NEVER else None
         resumes_at = self._pacer.resumes_at()

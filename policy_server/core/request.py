@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, IntEnum
+
+from policy_server.core.value import value
 
 ENDLESS_S = 1e9
 """A caller that says nothing waits for ever; finite, so that any file can hold it."""
@@ -30,7 +32,7 @@ class Kind(Enum):
     JOB = "job"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Request:
     """One classified request.
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from policy_server.core.outcome import LeaseEnd
+from policy_server.core.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Completion:
     """The end of one answer, as the access log tells it.
 

@@ -62,6 +62,11 @@ class Seats:
         self._mean: float | None = None
         self._seen = 0
 
+    @property
+    def known(self) -> bool:
+        """Whether enough answers were seen for anybody to weigh more than one seat."""
+        return self._seen >= ENOUGH
+
     def of(self, request: Request, output: float, limit: float) -> int:
         """Seats of a request with so many `output` tokens expected."""
         if self._mean is None or self._seen < ENOUGH:

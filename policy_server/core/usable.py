@@ -31,8 +31,10 @@ class Usable:
 
     def of(self, limit: float, now: float) -> float:
         """How much of `limit` may be used now, by answers and by slots that failed."""
-        ramped = max(1.0, limit * self.ramp.share(now))
-        return min(self.slew.usable(ramped, now), self.ceiling.seats(now))
+        ramped = limit * self.ramp.share(now)
+        usable = self.slew.usable(ramped if ramped > 1.0 else 1.0, now)
+        asked = self.ceiling.seats(now)
+        return usable if usable <= asked else asked
 
     def tell(self, ready: int | None, now: float) -> float:
         """So many back ends are ready; the factor by which the learned limit changes."""

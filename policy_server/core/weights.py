@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from policy_server.core.leases import Lease
-from policy_server.core.lengths import AnswerLengths
+from policy_server.core.lengths import OUTPUT_COST, AnswerLengths
 from policy_server.core.request import Request
 from policy_server.core.seats import Seats
 
@@ -22,14 +22,16 @@ class Weights:
 
     def weigh(self, request: Request, limit: float) -> Request:
         """The request with its seats."""
+        if not self._seats.known:
+            return request
         seats = self._seats.of(request, self.lengths.expected(request), limit)
         return request if seats <= request.seats else replace(request, seats=seats)
 
     def charge(self, lease: Lease) -> float:
         """Tokens to charge for it now; the lease keeps what they stand for."""
-        lease.expected_tokens = self.lengths.expected(lease.request)
-        lease.expected_prompt = self._seats.prompts.tokens(lease.request)
-        return self.lengths.cost(lease.request, lease.expected_prompt)
+        lease.expected_tokens = output = self.lengths.expected(lease.request)
+        lease.expected_prompt = prompt = self._seats.prompts.tokens(lease.request)
+        return prompt + OUTPUT_COST * output
 
     def settle(self, lease: Lease) -> float:
         """Its end: the correction of the charge, tokens; 0 when the answer told no usage."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy_server.core.request import Request
+from policy_server.core.value import value
 
 Learned = Mapping[str, Mapping[str, float]]
 """By pool: limit, baselines, drain rate … as `Admission.learned()` gives them."""
@@ -69,7 +70,7 @@ class Place:
     boot: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Held:
     """A lease under way: a slot in use at the engine since `granted` (monotonic, of `boot`)."""
 

@@ -218,7 +218,8 @@ class Window:
     def due_at(self, window_s: float = WINDOW_S) -> float:
         """When `close` should be called next, monotonic seconds."""
         needed = MIN_EVENTS if window_s >= WINDOW_S else MIN_EVENTS // 2
-        enough = self._samples + self._errors >= needed
+        samples = len(self._residuals) + len(self._blunt) + len(self._lines)
+        enough = samples + self._errors >= needed
         if enough or self._idle() or (self._told and not self._residuals and not self._lines):
             return self._started + window_s
         return self._started + WINDOW_S + EXTENSION_S

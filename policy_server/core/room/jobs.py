@@ -25,7 +25,8 @@ class JobLines:
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._turns = [FairLines(weights) for _ in PRIORITIES]
         self._lines: dict[tuple[Priority, str], deque[Request]] = {}
-        self._waiting: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}
+        """By uid, read only."""
         self._counts: Counter[Priority] = Counter()
 
     def reconfigure(self, weights: Mapping[str, float]) -> None:
@@ -34,13 +35,13 @@ class JobLines:
             turns.reweigh(weights)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self.requests)
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self._waiting
+        return uid in self.requests
 
     def __iter__(self) -> Iterator[Request]:
-        return iter(self._waiting.values())
+        return iter(self.requests.values())
 
     def counts(self) -> list[int]:
         """Waiting jobs per class."""
@@ -52,9 +53,9 @@ class JobLines:
 
     def push(self, request: Request) -> None:
         """Get in line; ValueError when the uid waits already."""
-        if request.uid in self._waiting:
+        if request.uid in self.requests:
             raise ValueError(f"{request.uid} waits already")
-        self._waiting[request.uid] = request
+        self.requests[request.uid] = request
         self._counts[request.priority] += 1
         key = (request.priority, request.tenant)
         line = self._lines.get(key)
@@ -79,7 +80,7 @@ class JobLines:
 
     def withdraw(self, uid: str) -> Request | None:
         """Leave the line, to go or for good; None when the uid does not wait here."""
-        request = self._waiting.pop(uid, None)
+        request = self.requests.pop(uid, None)
         if request is None:
             return None
         self._counts[request.priority] -= 1
@@ -93,7 +94,7 @@ class JobLines:
         line, turns = self._lines[key], self._turns[key[0]]
         turns.remove(_ticket(line[0]))
         line.popleft()
-        while line and self._waiting.get(line[0].uid) is not line[0]:
+        while line and self.requests.get(line[0].uid) is not line[0]:
             line.popleft()
         if line:
             turns.push(_ticket(line[0]))

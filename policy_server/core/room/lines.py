@@ -26,6 +26,7 @@ class Lines:
         self.jobs = JobLines(params.room.tenant_weights)
         self.rule = ClassRule(params.classes, params.jobs_share)
         self.jobs_held = False
+        self._tickets, self._job_requests = self.room.tickets, self.jobs.requests
         self._calm = CalmReserve()
         self._leases = leases
         self._usable = usable
@@ -37,7 +38,7 @@ class Lines:
         self.rule.reconfigure(params.classes, params.jobs_share)
 
     def __contains__(self, uid: str) -> bool:
-        return uid in self.room or uid in self.jobs
+        return uid in self._tickets or uid in self._job_requests
 
     def restore_job(self, job: Request) -> None:
         """A job that waited before a restart; a `pump` lets the first ones go."""
@@ -47,18 +48,19 @@ class Lines:
     def note_contact(self, node: str, now: float) -> None:
         """A request came. After a restart: its Envoy is back, and sends again what it holds."""
         self._leases.note_contact(node, now)
-        if len(self.room.places):
-            self.room.places.note_contact(now)
+        places = self.room.places
+        if places.awaiting or places.passed:
+            places.note_contact(now)
             self.room.pass_by(now)
 
     @property
     def anyone(self) -> bool:
         """Whether anybody stands in any line, whoever may go."""
-        return self.room.anyone or len(self.jobs) > 0
+        return bool(self._tickets or self._job_requests)
 
     def waiting(self) -> list[int]:
         """Lines with someone who may go, most important first; none while no back end is ready."""
-        if not self.anyone or self._usable.ramp.closed:
+        if not (self._tickets or self._job_requests) or self._usable.ramp.closed:
             return []
         waiting: list[int] = [*self.room.waiting()]
         if len(self.jobs) and not self.jobs_held:
@@ -75,20 +77,31 @@ class Lines:
 
     def may_go_at_once(self, request: Request, limit: float, now: float) -> bool:
         """Whether a newcomer would be the next to go."""
-        line = request.line
-        if self._usable.ramp.closed or not self._leads(request):
+        if self._usable.ramp.closed:
             return False
-        waiting = self.waiting()
+        if self.anyone:
+            goes = self._leads(request) and self._is_next(request, limit, now)
+        elif self.jobs_held and request.line == JOBS:
+            goes = False
+        else:
+            goes = self._plenty(request, limit, now) or self._is_next(request, limit, now)
+        return goes and self._usable.ceiling.allows(self._leases.seats, request.seats, now)
+
+    def _plenty(self, request: Request, limit: float, now: float) -> bool:
+        """Whether it stays below every bound of the class rule; so for most of those who come."""
+        free = limit - self._usable.slew.cooling(now)
+        return self._leases.seats + request.seats <= free - reserve_of(free)
+
+    def _is_next(self, request: Request, limit: float, now: float) -> bool:
+        """Whether the class rule chooses a newcomer who leads its line."""
+        line, waiting = request.line, self.waiting()
         if waiting:
             heads, contenders = self._heads(limit, request), sorted({*waiting, line})
         else:
             need = [*ONE_SEAT]
             need[line] = request.seats
             heads, contenders = Heads(need), [line]
-        choice = self._choose(contenders, limit, now, heads)
-        return choice == line and self._usable.ceiling.allows(
-            self._leases.seats, request.seats, now
-        )
+        return self._choose(contenders, limit, now, heads) == line
 
     def _leads(self, request: Request) -> bool:
         if request.line == JOBS:
@@ -114,7 +127,7 @@ class Lines:
 
     def note_dispatch(self, request: Request) -> None:
         """This request goes now; it is out of line and not charged yet."""
-        if request.line != JOBS and self.room.waits(request.priority):
+        if self._tickets and request.line != JOBS and self.room.waits(request.priority):
             self._calm.note_dispatch(request.line, self.room.calm(request))
 
     def prolong(self, request: Request, now: float) -> bool:

@@ -29,24 +29,25 @@ class Places:
     """The places of one pool that wait for their requests."""
 
     def __init__(self) -> None:
-        self._awaited: dict[str, Request] = {}
-        self._passed: dict[str, Request] = {}
+        self.awaiting: dict[str, Request] = {}
+        """By uid: in line, their requests not here; read only, as is `passed`."""
+        self.passed: dict[str, Request] = {}
         self._start = float("-inf")
         self._first: float | None = None
         self._last = float("-inf")
         self._sweep_at = float("inf")
 
     def __len__(self) -> int:
-        return len(self._awaited) + len(self._passed)
+        return len(self.awaiting) + len(self.passed)
 
     @property
     def in_line(self) -> int:
         """Places that are awaited."""
-        return len(self._awaited)
+        return len(self.awaiting)
 
     def keep(self, request: Request, now: float) -> None:
         """`request` waited before the restart that ends now."""
-        self._awaited[request.uid] = request
+        self.awaiting[request.uid] = request
         self._start, self._first = now, None
 
     def note_contact(self, now: float) -> None:
@@ -56,22 +57,22 @@ class Places:
 
     def awaited(self, uid: str) -> bool:
         """Whether this ticket stands in line without its request."""
-        return uid in self._awaited
+        return uid in self.awaiting
 
     def back(self, uid: str, now: float) -> bool:
         """The request of an awaited place is here; False when there is no such place."""
-        if self._awaited.pop(uid, None) is None:
+        if self.awaiting.pop(uid, None) is None:
             return False
         self._last = now
         return True
 
     def claim(self, uid: str) -> Request | None:
         """What stood at a place that was passed by."""
-        return self._passed.pop(uid, None)
+        return self.passed.pop(uid, None)
 
     def forget(self, uid: str) -> None:
         """The ticket of an awaited place is gone."""
-        self._awaited.pop(uid, None)
+        self.awaiting.pop(uid, None)
 
     def _until(self) -> float:
         first = self._first
@@ -81,11 +82,11 @@ class Places:
 
     def pass_by(self, now: float) -> list[str]:
         """Once the returns have ceased: whose tickets are to be taken out of line."""
-        if not self._awaited or now < self._until():
+        if not self.awaiting or now < self._until():
             return []
-        uids = list(self._awaited)
-        self._passed.update(self._awaited)
-        self._awaited.clear()
+        uids = list(self.awaiting)
+        self.passed.update(self.awaiting)
+        self.awaiting.clear()
         self._sweep_at = now + SWEEP_S
         return uids
 
@@ -94,13 +95,13 @@ class Places:
         if now < self._sweep_at:
             return []
         over = now >= self._start + ABSENT_S
-        gone = [r for r in self._passed.values() if over or r.deadline <= now]
+        gone = [r for r in self.passed.values() if over or r.deadline <= now]
         for request in gone:
-            del self._passed[request.uid]
-        self._sweep_at = now + SWEEP_S if self._passed else float("inf")
+            del self.passed[request.uid]
+        self._sweep_at = now + SWEEP_S if self.passed else float("inf")
         return gone
 
     def due_at(self) -> float:
         """When `pass_by` or `lapsed` has something to do, monotonic seconds; infinite = never."""
-        due = self._until() if self._awaited else float("inf")
-        return min(due, self._sweep_at) if self._passed else due
+        due = self._until() if self.awaiting else float("inf")
+        return min(due, self._sweep_at) if self.passed else due

@@ -35,7 +35,8 @@ class DecayingRate:
 
     def add(self, now: float, count: float = 1.0) -> None:
         """`count` events happened."""
-        self._decay(now)
+        if now != self._at:
+            self._decay(now)
         self._value += count / self._memory_s
 
     def at(self, now: float) -> float:
@@ -72,6 +73,16 @@ def steady(short: float, long: float, variance: float) -> float:
     return long if (short - long) ** 2 <= SURPRISE * SURPRISE * variance else short
 
 
+class _Bucket:
+    """Completions within `BUCKET_S` from `since` on."""
+
+    __slots__ = ("count", "service_s", "since", "until")
+
+    def __init__(self, since: float) -> None:
+        self.since, self.until = since, since + BUCKET_S
+        self.count, self.service_s = 0, 0.0
+
+
 class _Completions:
     """Completions of the last `memory_s` seconds in half-second buckets."""
 
@@ -79,22 +90,26 @@ class _Completions:
         self.memory_s = memory_s
         self.count = 0
         self.service_s = 0.0
-        self._buckets: deque[tuple[float, int, float]] = deque()
+        self._buckets: deque[_Bucket] = deque()
+        self._last = _Bucket(-math.inf)
 
     def add(self, service_s: float, now: float) -> None:
-        slot, count, total = math.floor(now / BUCKET_S) * BUCKET_S, 0, 0.0
-        if self._buckets and self._buckets[-1][0] == slot:
-            _, count, total = self._buckets.pop()
-        self._buckets.append((slot, count + 1, total + service_s))
+        last = self._last
+        if now >= last.until:
+            last = self._last = _Bucket(math.floor(now / BUCKET_S) * BUCKET_S)
+            self._buckets.append(last)
+        last.count += 1
+        last.service_s += service_s
         self.count += 1
         self.service_s += service_s
-        self.forget(now)
+        if self._buckets[0].since < now - self.memory_s:
+            self.forget(now)
 
     def forget(self, now: float) -> None:
-        while self._buckets and self._buckets[0][0] < now - self.memory_s:
-            _, count, service_s = self._buckets.popleft()
-            self.count -= count
-            self.service_s -= service_s
+        while self._buckets and self._buckets[0].since < now - self.memory_s:
+            old = self._buckets.popleft()
+            self.count -= old.count
+            self.service_s -= old.service_s
 
     def per_s(self, span_s: float, now: float) -> float:
         self.forget(now)

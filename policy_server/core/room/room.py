@@ -33,7 +33,8 @@ class Room:
         self._p = params
         self._queues = [ClassQueue(params.tenant_weights) for _ in PRIORITIES]
         self._held_by: Counter[str] = Counter()
-        self._tickets: dict[str, Ticket] = {}
+        self.tickets: dict[str, Ticket] = {}
+        """By uid: all tickets in line, their requests here or not; read only."""
         self.places = Places()
         self._sequence = 0
         self.held = 0
@@ -47,28 +48,28 @@ class Room:
 
     def __len__(self) -> int:
         """Requests that wait."""
-        return len(self._tickets) - self.places.in_line
+        return len(self.tickets) - self.places.in_line
 
     @property
     def anyone(self) -> bool:
         """Whether there is any ticket in line, its request here or not."""
-        return bool(self._tickets)
+        return bool(self.tickets)
 
     def __contains__(self, uid: str) -> bool:
         """Whether there is a ticket in line, its request here or not."""
-        return uid in self._tickets
+        return uid in self.tickets
 
     def __iter__(self) -> Iterator[Request]:
         awaited = self.places.awaited
-        return (t.request for uid, t in self._tickets.items() if not awaited(uid))
+        return (t.request for uid, t in self.tickets.items() if not awaited(uid))
 
     def ticket(self, uid: str) -> Ticket | None:
         """The place of `uid`, if it waits."""
-        return self._tickets.get(uid)
+        return self.tickets.get(uid)
 
     def predicted_wait_s(self, uid: str) -> float | None:
         """Ŵ when `uid` came; None when it does not wait here or nothing was known."""
-        ticket = self._tickets.get(uid)
+        ticket = self.tickets.get(uid)
         return None if ticket is None else ticket.predicted_wait_s
 
     def counts(self) -> list[int]:
@@ -77,7 +78,7 @@ class Room:
 
     def waiting(self) -> list[Priority]:
         """Classes with someone waiting, most important first."""
-        return [p for p in PRIORITIES if len(self._queues[p])] if self._tickets else []
+        return [p for p in PRIORITIES if len(self._queues[p])] if self.tickets else []
 
     def waits(self, priority: Priority) -> bool:
         """Whether anyone of this class waits."""
@@ -173,11 +174,11 @@ class Room:
 
     def enter(self, request: Request, predicted_wait_s: float | None = None) -> Ticket:
         """Take a place; ValueError when the uid waits already."""
-        if request.uid in self._tickets:
+        if request.uid in self.tickets:
             raise ValueError(f"{request.uid} waits already")
         self._sequence += 1
         ticket = Ticket(request, self._sequence, predicted_wait_s)
-        self._tickets[request.uid] = ticket
+        self.tickets[request.uid] = ticket
         self._queues[request.priority].push(ticket)
         self._held_by[request.tenant] += 1
         self.held += 1
@@ -186,15 +187,15 @@ class Room:
 
     def prolong(self, request: Request) -> None:
         """Wait longer at the same place; KeyError when the uid has none."""
-        old = self._tickets[request.uid]
+        old = self.tickets[request.uid]
         queue, ticket = self._queues[request.priority], Ticket(request, old.sequence)
         queue.remove(old)
         queue.push(ticket)
-        self._tickets[request.uid] = ticket
+        self.tickets[request.uid] = ticket
 
     def leave(self, uid: str) -> Request | None:
         """Give the place up; None when it holds none."""
-        ticket = self._tickets.pop(uid, None)
+        ticket = self.tickets.pop(uid, None)
         if ticket is None:
             return None
         self.places.forget(uid)
@@ -226,13 +227,13 @@ class Room:
 
     def keep_place(self, request: Request, now: float) -> None:
         """`request` waited before the restart that ends now; it comes back under the same uid."""
-        if request.uid not in self._tickets:
+        if request.uid not in self.tickets:
             self.enter(request)
             self.places.keep(request, now)
 
     def claim(self, request: Request) -> tuple[Request, bool]:
         """`request` with the seniority of a place that was passed by, and whether it had one."""
-        old = self.places.claim(request.uid)
+        old = self.places.claim(request.uid) if self.places.passed else None
         if old is None:
             return request, False
         kept = replace(
@@ -247,5 +248,6 @@ class Room:
 
     def pass_by(self, now: float) -> None:
         """Take those out of line who were awaited for long enough."""
-        for uid in self.places.pass_by(now):
-            self.leave(uid)
+        if self.places.awaiting:
+            for uid in self.places.pass_by(now):
+                self.leave(uid)

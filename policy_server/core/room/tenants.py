@@ -133,19 +133,23 @@ class FairLines:
 
     def charge(self, tenant: str, tokens: float, now: float) -> None:
         """Move the tenant's counter by `tokens`, which may be negative (a correction)."""
-        cost = tokens / self.weights.get(tenant, 1.0) * self._scale(now)
-        before = self._counters.get(tenant, 0.0)
+        weight = self.weights.get(tenant, 1.0)
+        cost = tokens / weight * self._scale(now)
+        counters = self._counters  # another one after a rescaling
+        before = counters.get(tenant, 0.0)
         after = max(0.0, before + cost)
-        self._count(tenant, before, after)
+        self._used += (after - before) * weight
+        self._squared += (after * after - before * before) * weight
         if tokens > 0.0:
             mean = tokens if self._mean_cost is None else self._mean_cost
             self._mean_cost = mean + COST_MEMORY * (tokens - mean)
         if tenant in self._lines:
             self._turns.remove((before, tenant))
             self._turns.add((after, tenant))
-        self._counters[tenant] = after
-        self._counters.move_to_end(tenant)
-        self._forget()
+        counters[tenant] = after
+        counters.move_to_end(tenant)
+        if len(counters) > REMEMBERED:
+            self._forget()
 
     def turn(self, tenant: str) -> tuple[float, float] | None:
         """A tenant's counter and the moment as of which it counts; None = never charged."""
