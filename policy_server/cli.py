@@ -157,7 +157,7 @@ def serve(
         supervisor.follow()
         parent = Parent(handover.say_ready, supervisor.on_node)
     settings = load_config(accepted or config, os.environ)
-    check_files(settings)
+    check_files(settings, data_dir)
     keep = partial(last_accepted.save, path=accepted) if accepted else None
     reload = Reload(lambda: load_config(config, os.environ), keep)
     run(run_server(settings, mode.value, data_dir, parent, reload, wiring.value))
@@ -217,6 +217,7 @@ def check(
     files: Annotated[
         bool, typer.Option("--files/--no-files", help="Look at the files that it names, too.")
     ] = True,
+    data_dir: DataDir = Path("data"),
 ) -> None:
     """Validate a configuration file: every error names file, line or key, and the fix."""
     from policy_server.config import load_config
@@ -224,7 +225,7 @@ def check(
 
     settings = load_config(config, os.environ)
     if files:
-        check_files(settings)
+        check_files(settings, data_dir)
     for warning in warnings_of(settings):
         print(f"policy-server: warning: {warning}", file=sys.stderr)
     pools = ", ".join(pool.name for pool in settings.pools)
@@ -361,7 +362,3 @@ def _explained(error: Exception) -> tuple[int, str]:
 def _leave(code: int, message: str) -> None:
     print(f"policy-server: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(code)
-
-
-if __name__ == "__main__":
-    main()

@@ -79,12 +79,19 @@ class ServerConfig(Section):
         return self
 
 
+DEFAULT_JOURNAL = Path("data/journal.db")
+
+
 class JournalConfig(Section):
     """`fsync: interval` trades the last `fsync_interval_ms` of jobs for speed."""
 
-    path: Path = Path("data/journal.db")
+    path: Path = DEFAULT_JOURNAL
     fsync: Literal["always", "interval"] = "always"
     fsync_interval_ms: float = Field(default=50, gt=0, le=10_000)
+
+    def file_in(self, data_dir: Path) -> Path:
+        """The default lies in the data directory; a path that is set counts from where we run."""
+        return data_dir / DEFAULT_JOURNAL.name if self.path == DEFAULT_JOURNAL else self.path
 
 
 class GovernConfig(Section):

@@ -26,7 +26,7 @@ GIB = 1024**3
 _OF_ANOTHER = ("KEY_VALUES_MISMATCH", "KEY_TYPE_MISMATCH", "NO_CERTIFICATE_ASSIGNED")
 
 
-def check_files(config: Config) -> None:
+def check_files(config: Config, data_dir: Path) -> None:
     """Raises ConfigError with the key, the file and the fix for the first file of no use."""
     tls = config.server.tls
     if tls is not None:
@@ -41,7 +41,7 @@ def check_files(config: Config) -> None:
                 _check_ca(f"server.tls.{name}", ca)
     if config.server.admin_token_file is not None:
         _check_token(config.server.admin_token_file)
-    _check_folder("journal.path", config.journal.path)
+    _check_journal(config.journal.file_in(data_dir))
 
 
 def check_pair(cert_name: str, cert: Path, key_name: str, key: Path) -> None:
@@ -96,13 +96,17 @@ def _check_readable(name: str, path: Path) -> None:
         ) from None
 
 
-def _check_folder(name: str, path: Path) -> None:
-    """The file need not exist, but it must be possible to make it."""
+def _check_journal(path: Path) -> None:
+    """The file need not exist, but it must be possible to make it. One on a disk that is read-only
+    is no mistake: it is read, and written again once the disk takes it."""
+    name = "journal.path"
     if path.is_dir():
         raise ConfigError(f"{name}: {path} is a folder; name a file in it")
     folder = path.absolute().parent
     while not folder.exists():
         folder = folder.parent
+    if path.is_file() and os.statvfs(path).f_flag & os.ST_RDONLY:
+        return
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         raise ConfigError(f"{name}: {path}: {folder} cannot be written to; choose another folder")
 

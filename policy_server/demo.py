@@ -18,7 +18,7 @@ from pathlib import Path
 from policy_server.config import load_config
 from policy_server.processes import free_port, tied_to_us
 
-COMMAND = (sys.executable, "-m", "policy_server.cli")
+COMMAND = (sys.executable, "-m", "policy_server")
 EMULATOR_SLOTS = 16
 LOAD_RATE = 35  # three times what the emulator's 16 slots carry of answers of 100 tokens
 

@@ -15,25 +15,14 @@ from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.telemetry.journal_metrics import JournalMetrics
 
-FILE_NAME = "journal.db"
 FIX = "Held requests go on, but lose their places at a restart; jobs are refused meanwhile"
 INTERVAL = (
     "fsync: interval: if the machine goes down, the jobs accepted in the last {:g} ms are lost"
 )
 
 
-def journal_path(config: JournalConfig, data_dir: Path) -> Path:
-    """The default lies in the data directory; a path that is set counts from where we run."""
-    default = JournalConfig.model_fields["path"].default
-    return data_dir / FILE_NAME if config.path == default else config.path
-
-
 class JournalParts:
-    """`journal`, open, on the running loop, with its metrics. A disk in trouble is no error.
-
-    `data_dir` None = in memory, and no `store`. Raises ConfigError when a person has to change
-    something first.
-    """
+    """`journal` with its metrics. `data_dir` None = in memory."""
 
     def __init__(
         self,
@@ -46,16 +35,14 @@ class JournalParts:
         self._log = log
         self._error: str | None = None
         self._metrics = JournalMetrics(registry, self._records)
-        self.store: Store | None = None
         self.journal: Journal = MemoryJournal()
         if data_dir is not None:
-            self.journal = self._open(config.journal, journal_path(config.journal, data_dir))
-            self.tick()
+            self.journal = self._on_disk(config.journal, config.journal.file_in(data_dir))
 
-    def _open(self, config: JournalConfig, path: Path) -> SqliteJournal:
+    def _on_disk(self, config: JournalConfig, path: Path) -> SqliteJournal:
         if config.fsync == "interval":
             self._log.warning("journal", detail=INTERVAL.format(config.fsync_interval_ms))
-        self.store = Store(
+        store = Store(
             StoreOptions(
                 path,
                 config.fsync,
@@ -64,12 +51,20 @@ class JournalParts:
                 on_lost=lambda error: self._log.error("journal", error=error),
             )
         )
-        journal = SqliteJournal(self.store)
+        return SqliteJournal(store)
+
+    def open(self) -> None:
+        """Take the file over, on the running loop. A disk in trouble is no error.
+
+        Raises ConfigError when a person has to change something first.
+        """
+        if not isinstance(self.journal, SqliteJournal):
+            return
         try:
-            journal.open()
+            self.journal.open()
         except JournalError as error:
             raise ConfigError(f"journal.path: {error}") from None
-        return journal
+        self.tick()
 
     def _records(self) -> Mapping[str, int]:
         stats = self.journal.stats()

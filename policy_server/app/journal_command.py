@@ -11,7 +11,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from policy_server.app.journal import journal_path
 from policy_server.config import Config
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import JournalError
@@ -21,7 +20,7 @@ from policy_server.journal.sqlite import inspect
 
 def run_journal(action: str, config: Config, data_dir: Path, console: Console) -> int:
     """The exit code: 0, or 1 when something is wrong with the journal."""
-    path = journal_path(config.journal, data_dir)
+    path = config.journal.file_in(data_dir)
     if action == "verify":
         return _verify(path, console)
     try:

@@ -1,4 +1,4 @@
-"""The composition root: builds the policy server from a configuration and runs it.
+"""The composition root: builds the policy server from a configuration, starts and stops it.
 
     journal ← driver → admission (core)        one writer, one loop
     wirings, access log, observer → driver     adapters on the gRPC port
@@ -15,12 +15,11 @@ import asyncio
 import contextlib
 import hashlib
 import random
-import signal
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from aiohttp import web
 
@@ -39,7 +38,6 @@ from policy_server.adapters.rules import rules_of
 from policy_server.app.backends import Backends, keda_scaler
 from policy_server.app.jobs import build_jobs
 from policy_server.app.journal import JournalParts
-from policy_server.app.parent import Parent
 from policy_server.app.reload import Reload, refuse_fixed_changes
 from policy_server.app.tickets import TicketOffice
 from policy_server.config import Config, ConfigError, split_host_port, to_pool_params
@@ -53,6 +51,7 @@ from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
 from policy_server.journal.boot import this_boot
 from policy_server.journal.restore import revive
+from policy_server.processes import port_taken
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
 from policy_server.signals.scrape import Page, Scraper, spread
@@ -61,7 +60,7 @@ from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.history import History
 from policy_server.telemetry.jobs_metrics import JobsGauge
 from policy_server.telemetry.lag import LagProbe
-from policy_server.telemetry.logs import configure_logging, get_logger
+from policy_server.telemetry.logs import get_logger
 from policy_server.telemetry.metrics import Metrics
 from policy_server.telemetry.overload import OverloadGuard
 from policy_server.telemetry.status import status_document
@@ -76,7 +75,10 @@ TICK_S = 1.0
 
 
 class PolicyServer:
-    """Everything that runs in one policy-server process. Build it on its event loop."""
+    """Everything that runs in one policy-server process. Build it on its event loop; logging must
+    be configured. `grpc` is there once it runs."""
+
+    grpc: GrpcServer
 
     def __init__(
         self, config: Config, mode: Mode, wiring: Wiring = "gate", data_dir: Path | None = None
@@ -91,7 +93,6 @@ class PolicyServer:
         self._not_ready: str | None = "starting"
         self._reload_error: str | None = None
         self._blind_spots = BlindSpots(told=wiring == "authz")
-        self._log_writer = configure_logging()
         self._log = get_logger()
         self.admission = Admission(to_pool_params(config), random.Random())
         self.metrics = Metrics(
@@ -119,7 +120,6 @@ class PolicyServer:
         JobsGauge(self.metrics.registry, jobs.counts if jobs is not None else dict)
         self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
-        self.grpc = self._build_grpc()
         self.driver.listen(self._keda.on_event, Waiting, Admitted)
         self.driver.listen(self.metrics.on_event)
         self.driver.listen(self._decisions.on_event)
@@ -142,12 +142,15 @@ class PolicyServer:
 
     def _build_grpc(self) -> GrpcServer:
         tls = self._config.server.tls
-        return build_grpc_server(
-            self._config.server.grpc,
-            self._services,
-            ServerTls(tls.cert, tls.key, tls.client_ca) if tls is not None else None,
-            int(self._config.jobs.max_body),
-        )
+        try:
+            return build_grpc_server(
+                self._config.server.grpc,
+                self._services,
+                ServerTls(tls.cert, tls.key, tls.client_ca) if tls is not None else None,
+                int(self._config.jobs.max_body),
+            )
+        except OSError as error:
+            raise ConfigError(f"server.grpc: {error}") from None
 
     def _count(
         self, pool: str, priority: Priority, outcome: Outcome, reason: ShedReason | None
@@ -185,28 +188,68 @@ class PolicyServer:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Serve inside the block; on leaving it, whatever still runs is stopped."""
-        driver = self.driver
-        now, boot = time.monotonic(), this_boot()
-        alive, dead = revive(driver.journal.load(), now, time.time(), boot)
+        """Serve inside the block; on leaving it, whatever runs is stopped, after a failed start
+        what had begun. Raises ConfigError when a port is taken or the journal is not ours."""
+        async with contextlib.AsyncExitStack() as ends:
+            ends.callback(self._office.close)
+            await self._start(ends)
+            self._not_ready = None
+            self._say_started()
+            try:
+                yield
+            finally:
+                self._not_ready = "stopping"
+        self._log.info("stopped")
+
+    async def _start(self, ends: contextlib.AsyncExitStack) -> None:
+        """Begin everything, and tell `ends` how each thing stops; they stop in reverse."""
+        self._kept.open()  # first: whoever serves here lets go of its ports before its journal
+        ends.push_async_callback(self.driver.stop)
+        self._check_ports()
+        self._take_back()
+        if self.jobs is not None:
+            ends.push_async_callback(self.jobs.jobs.stop)
+            await self.jobs.jobs.restore()
+        for work in self._work():
+            ends.callback(asyncio.create_task(work).cancel)
+        ends.push_async_callback((await self._start_http()).cleanup)
+        self._collections.take_over()  # before the first stream: it stops the loop for a moment
+        self.grpc = self._build_grpc()
+        await self.grpc.start()
+        ends.push_async_callback(self.grpc.stop, STOP_GRACE_S)
+        for let_go in (self._keda.let_go, self._services.stream.let_go):
+            ends.callback(let_go)
+        self._probe.start()
+        ends.callback(self._probe.stop)
+        for asking in (self._backends, self._scraper):
+            ends.push_async_callback(asking.stop)
+        self._scraper.use(_pages(self._config))
+        self._backends.use(self._config)
+
+    def _check_ports(self) -> None:
+        """Before any job is sent: a process that can't listen must not run one."""
+        server = self._config.server
+        for name, address in (("server.grpc", server.grpc), ("server.http", server.http)):
+            if port_taken(*split_host_port(address)):
+                raise ConfigError(
+                    f"{name}: cannot listen on {address}; choose another address or stop who "
+                    "holds it"
+                )
+
+    def _take_back(self) -> None:
+        """Who waited when the last process ended, as far as they are still in time."""
+        driver, now = self.driver, time.monotonic()
+        alive, dead = revive(driver.journal.load(), now, time.time(), this_boot())
         for place in dead:
             driver.journal.remove(place.request.uid)
         driver.start(alive, now)
-        tasks = [
-            asyncio.create_task(self.desk.hand_back_holds()),
-            asyncio.create_task(self._services.stream.beat()),
-            asyncio.create_task(self._tick()),
-        ]
-        if self.jobs is not None:
-            await self.jobs.jobs.restore()
-            tasks += [asyncio.create_task(work) for work in self.jobs.work()]
-        runner = await self._start_http()
-        self._collections.take_over()  # before the first stream: it stops the loop for a moment
-        await self.grpc.start()
-        self._probe.start()
-        self._scraper.use(_pages(self._config))
-        self._backends.use(self._config)
-        self._not_ready = None
+
+    def _work(self) -> list[Coroutine[Any, Any, None]]:
+        """What runs beside the streams."""
+        own = [self.desk.hand_back_holds(), self._services.stream.beat(), self._tick()]
+        return [*own, *(self.jobs.work() if self.jobs is not None else ())]
+
+    def _say_started(self) -> None:
         self._log.info(
             "started",
             version=__version__,
@@ -219,25 +262,6 @@ class PolicyServer:
             self._log.warning("blind", detail=warning)
         for warning in warnings_of(self._config):
             self._log.warning("config", detail=warning)
-        try:
-            yield
-        finally:
-            self._not_ready = "stopping"
-            self._probe.stop()
-            await self._scraper.stop()
-            await self._backends.stop()
-            self._services.stream.let_go()
-            self._keda.let_go()
-            await self.grpc.stop(STOP_GRACE_S)
-            await runner.cleanup()
-            for task in tasks:
-                task.cancel()
-            if self.jobs is not None:
-                await self.jobs.jobs.stop()
-            await driver.stop()
-            self._office.close()
-            self._log.info("stopped")
-            self._log_writer.close()
 
     async def _start_http(self) -> web.AppRunner:
         deps = HttpDeps(
@@ -339,38 +363,6 @@ class PolicyServer:
         spots = self._blind_spots
         unknown = spots.strangers(self.desk.counts.strangers, now)
         return [*spots.warnings(pools, self._services.authz.asked, now), *unknown]
-
-
-async def run_server(
-    config: Config,
-    mode: Mode,
-    data_dir: Path,
-    parent: Parent,
-    reload: Reload | None = None,
-    wiring: Wiring = "gate",
-) -> None:
-    """Run until SIGTERM or SIGINT, under `parent`.
-
-    Every wiring is served; `wiring` says how an Envoy is wired that does not say it itself.
-
-    `data_dir` is for what outlives the process (journal, keys). Raises ConfigError when a port is
-    taken or a file it names can't be used.
-    """
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    try:
-        server = PolicyServer(config, mode, wiring, data_dir)
-    except OSError as error:
-        raise ConfigError(f"server.grpc: {error}") from None
-    if reload is not None:
-        loop.add_signal_handler(signal.SIGHUP, server.reload, reload)
-    async with server.running():
-        parent.on_node(lambda n: loop.call_soon_threadsafe(server.driver.node_reborn, n))
-        parent.ready()
-        await stop.wait()
-        await server.drain()
 
 
 def _admin_token(config: Config) -> AdminToken | None:

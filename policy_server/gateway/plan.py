@@ -166,7 +166,7 @@ def _ca_file() -> str:
 def _check_files(flags: Flags, config: Config) -> None:
     if flags.tls_cert is not None and flags.tls_key is not None:
         check_pair("--tls-cert", flags.tls_cert, "--tls-key", flags.tls_key)
-    check_files(config)
+    check_files(config, flags.data_dir)
 
 
 def _check_ports(flags: Flags, config: Config) -> None:

@@ -102,7 +102,7 @@ class PolicyServers:
             task.cancel()
 
     async def _start(self) -> Child:
-        command = [sys.executable, "-m", "policy_server.cli", "serve", "--standby"]
+        command = [sys.executable, "-m", "policy_server", "serve", "--standby"]
         command += ["--mode", "gateway", "--data-dir", str(self._plan.data_dir)]
         command += ["--wiring", self._plan.options.wiring]
         if self._plan.config_file is not None:

@@ -106,6 +106,7 @@ class _Supervisor:
         }
         for number, handler in handlers.items():
             loop.add_signal_handler(number, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # see policy_server/__main__.py
         try:
             yield
         finally:

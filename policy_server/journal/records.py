@@ -100,8 +100,7 @@ def _number(value: object) -> float:
     return float(value)
 
 
-def _dump(record: dict[str, Any]) -> str:
-    return json.dumps(record, separators=(",", ":"), allow_nan=False)
+_dump = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 def _parse(text: str, read: Callable[[dict[str, Any]], T]) -> T | None:

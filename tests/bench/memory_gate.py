@@ -13,10 +13,12 @@ import uvloop
 
 from policy_server.app import PolicyServer
 from policy_server.config import load_config
+from policy_server.telemetry.logs import configure_logging
 
 
 async def serve(config: Path) -> None:
     """Until killed."""
+    configure_logging()
     async with PolicyServer(load_config(config, {}), "serve", data_dir=None).running():
         await asyncio.Event().wait()
 

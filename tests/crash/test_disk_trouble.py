@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +18,13 @@ from policy_server.app.journal_command import run_journal
 from policy_server.config import Config
 from policy_server.core.request import Priority, Request
 from policy_server.journal.port import (
+    Held,
     JournalInUseError,
     JournalUnavailableError,
     RequestContext,
 )
 from policy_server.journal.sqlite import inspect
+from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from tests.support.small_disk import SmallDisk, small_disk
@@ -52,6 +55,15 @@ async def until_healthy(journal: SqliteJournal, healthy: bool) -> None:
 
 def uids(journal: SqliteJournal) -> list[str]:
     return [place.request.uid for place in journal.load()]
+
+
+async def uids_of_a_copy(path: Path, folder: Path) -> list[str]:
+    """Who waits there, for a server that can write."""
+    shutil.copytree(path.parent, folder, ignore=lambda *_: ["filler"])
+    journal = opened(folder / path.name)
+    found = uids(journal)
+    await journal.close()
+    return found
 
 
 def verify(path: Path) -> tuple[int, str]:
@@ -109,19 +121,45 @@ async def test_a_read_only_disk_is_no_reason_not_to_serve(disk: SmallDisk) -> No
     path = disk.path / "journal.db"
     before = opened(path)
     before.append_waiting(request(0), RequestContext())
+    before.append_waiting(request(1), RequestContext())
+    before.release(Held(request(1), 1.0), None)
     await before.close()
-    if not disk.mounted:
-        disk.fill()  # what comes nearest without a mount
-    else:
-        subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+    disk.read_only(True)
     journal = opened(path, disk)
-    assert journal.load() == []
-    journal.append_waiting(request(1), RequestContext())
+    assert uids(journal) == ["u0"], "its place is read where it can't be written"
+    assert [held.request.uid for held in journal.load_leases()] == ["u1"]
+    journal.append_waiting(request(2), RequestContext())
     assert not journal.stats().healthy
-    with pytest.raises(JournalUnavailableError, match=r"read-only|disk is full"):
+    with pytest.raises(JournalUnavailableError, match="read-only"):
         await journal.flush()
     await journal.close()
     assert [place.request.uid for place in inspect.places(path)] == ["u0"]
+
+
+@pytest.mark.parametrize("end", ["clean", "killed"])
+async def test_a_disk_that_can_be_written_again_goes_on_where_it_stood(
+    end: str, disk: SmallDisk, tmp_path: Path
+) -> None:
+    path = disk.path / "journal.db"
+    if end == "killed":  # what it knew is in the log, and in the ring of the last releases
+        command = [sys.executable, "-m", "tests.crash.victim", str(path), Step.COMMIT.value, "9"]
+        subprocess.run(command, timeout=60, check=False)
+        assert path.with_name("journal.db-wal").stat().st_size
+    else:
+        before = opened(path)
+        before.append_waiting(request(0), RequestContext())
+        await before.close()
+    expected = await uids_of_a_copy(path, tmp_path / "copy")
+    assert expected
+    disk.read_only(True)
+    journal = opened(path, disk)
+    assert uids(journal) == expected
+    journal.remove(expected[0])
+    journal.append_waiting(request(7_000), RequestContext())
+    disk.read_only(False)
+    await until_healthy(journal, True)
+    await journal.close()
+    assert await uids_of_a_copy(path, tmp_path / "again") == [*expected[1:], "u7000"]
 
 
 @pytest.mark.parametrize(("at", "damage"), [(0, b"nonsense" * 20), (100, b"\xff" * 4000)])

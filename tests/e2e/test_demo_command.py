@@ -21,7 +21,7 @@ async def test_the_printed_lines_work(tmp_path: Path) -> None:
     flags = {"gateway": "--port", "grpc": "--grpc-port", "http": "--http-port"}
     flags["admin"] = "--envoy-admin-port"
     arguments = [word for name, flag in flags.items() for word in (flag, str(where[name]))]
-    command = [sys.executable, "-m", "policy_server.cli", "demo", *arguments]
+    command = [sys.executable, "-m", "policy_server", "demo", *arguments]
     process = await asyncio.create_subprocess_exec(
         *tied_to_us([*command, "--data-dir", str(tmp_path)]),
         stdout=asyncio.subprocess.PIPE,

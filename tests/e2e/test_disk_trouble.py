@@ -1,11 +1,10 @@
 """A policy server whose disk is full or read-only serves those who wait, and says what is wrong."""
 
-# ruff: noqa: ASYNC110, ASYNC221 - other processes have no event to wait for
+# ruff: noqa: ASYNC110 - other processes have no event to wait for
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,13 @@ async def test_who_waits_is_served_without_a_disk(how: str, tmp_path: Path) -> N
             if how == "read-only":
                 stack.policy.kill()
                 await stack.policy.wait()
-                subprocess.run(["mount", "-o", "remount,ro", str(disk.path)], check=True)
+                disk.read_only(True)
             disk.fill()
             await crowd.crash(0.5, *data)
             upstream.finish.set()
             await asyncio.gather(*answers)
             assert crowd.statuses == {200: len(answers)}
+            assert crowd.released() == [ask.name for ask in crowd.asked], "in the old order"
             more = [crowd.post_one() for _ in range(60)]
             await asyncio.gather(*more)
             assert crowd.statuses == {200: len(answers) + len(more)}

@@ -19,7 +19,7 @@ from tests.support import wired
 from tests.support.envoy_process import wait_http_ok
 from tests.support.stack import Process, start, stop
 
-TOP = (sys.executable, "-m", "policy_server.cli", "top", "--url")
+TOP = (sys.executable, "-m", "policy_server", "top", "--url")
 CONTROL = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|[()][A-Z0-9]|[=>])")
 
 

@@ -61,7 +61,7 @@ class GatewayCommand:
 def command_line(directory: Path, where: dict[str, int], *more: str) -> list[str]:
     """The command on these ports."""
     return [
-        *(sys.executable, "-m", "policy_server.cli", "gateway"),
+        *(sys.executable, "-m", "policy_server", "gateway"),
         *("--host", "127.0.0.1", "--port", str(where["gateway"])),
         *("--grpc-port", str(where["grpc"]), "--http-port", str(where["http"])),
         *("--envoy-admin-port", str(where["admin"]), "--data-dir", str(directory / "data")),

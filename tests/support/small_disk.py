@@ -23,6 +23,7 @@ class SmallDisk:
         self.path = path
         self.mounted = mounted
         self._full = False
+        self._read_only = False
 
     def fill(self) -> None:
         """Not a byte is left."""
@@ -38,11 +39,24 @@ class SmallDisk:
         self._full = False
         (self.path / "filler").unlink(missing_ok=True)
 
+    def read_only(self, yes: bool) -> None:
+        """It can be written, or not."""
+        self._read_only = yes
+        if self.mounted:
+            how = f"remount,{'ro' if yes else 'rw'}"
+            subprocess.run(["mount", "-o", how, str(self.path)], check=True)
+
     def on_step(self, step: Step) -> None:
-        """Fails where a full disk would, when this one is none."""
-        if self._full and not self.mounted and step in (Step.OPEN, Step.COMMIT):
+        """Fails where a disk would, when this one is none."""
+        if self.mounted or step not in (Step.OPEN, Step.COMMIT):
+            return
+        if self._full:
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        if self._read_only:
+            error = sqlite3.OperationalError("attempt to write a readonly database")
+            error.sqlite_errorcode = sqlite3.SQLITE_READONLY
             raise error
 
 

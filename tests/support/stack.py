@@ -28,7 +28,7 @@ Process = asyncio.subprocess.Process
 
 async def start(*arguments: str, log: Path) -> Process:
     """`policy-server …` as a child that dies with us; its stderr goes to `log`."""
-    command = [sys.executable, "-m", "policy_server.cli", *arguments]
+    command = [sys.executable, "-m", "policy_server", *arguments]
     with log.open("ab") as sink:
         return await asyncio.create_subprocess_exec(*tied_to_us(command), stdout=sink, stderr=sink)
 

@@ -32,7 +32,8 @@ LAYERS = (
     {"views"},
     {"app"},
     {"gateway", "demo"},
-    {"cli", "__main__"},
+    {"cli"},
+    {"__main__"},
 )
 """Lowest first. A unit is a folder or module right under the package; it imports itself and what
 lies below, never a sibling. A new unit needs a place here."""

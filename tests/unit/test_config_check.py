@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from policy_server.telemetry.logs import MAX_VALUE_CHARS
 TLS = Path(__file__).parents[1] / "support" / "tls"
 CERT, KEY = TLS / "localhost.pem", TLS / "localhost.key"
 GIB = 1024**3
+NOWHERE = Path("no-such-folder")
 
 
 def config(**server: Any) -> Config:
@@ -28,9 +30,9 @@ def test_files_that_fit_are_fine(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("correct-horse-battery\n")
     made = tls(client_ca=CERT, server_ca=CERT, client_cert=CERT, client_key=KEY)
-    check_files(made)
-    check_files(config(admin_token_file=token))
-    check_files(Config())
+    check_files(made, NOWHERE)
+    check_files(config(admin_token_file=token), NOWHERE)
+    check_files(Config(), tmp_path / "new")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +68,7 @@ def test_a_useless_certificate_or_key(
     files: dict[str, Path], key: str, file: str, message: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        check_files(tls(**{key: files[file]}))
+        check_files(tls(**{key: files[file]}), NOWHERE)
     assert message.replace("FILE", str(files[file])) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -77,7 +79,7 @@ def test_a_useless_certificate_or_key(
 )
 def test_a_useless_token(files: dict[str, Path], file: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"server.admin_token_file: .*{message}"):
-        check_files(config(admin_token_file=files[file]))
+        check_files(config(admin_token_file=files[file]), NOWHERE)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,26 @@ def test_a_useless_token(files: dict[str, Path], file: str, message: str) -> Non
 def test_a_journal_that_can_never_be_made(files: dict[str, Path], path: str, message: str) -> None:
     made = Config.model_validate({"journal": {"path": files["folder"] / path}})
     with pytest.raises(ConfigError, match=f"journal.path: .*{message}"):
-        check_files(made)
+        check_files(made, NOWHERE)
+
+
+def test_the_journal_is_looked_for_where_the_server_keeps_it(files: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError, match=r"text/journal\.db: .*text cannot be written to"):
+        check_files(Config(), files["text"])
+    set_by_path = Config.model_validate({"journal": {"path": files["folder"] / "own.db"}})
+    check_files(set_by_path, files["text"])
+
+
+def test_a_journal_on_a_disk_that_is_read_only_is_no_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_only = os.statvfs_result((*os.statvfs(tmp_path)[:8], os.ST_RDONLY, 255))
+    monkeypatch.setattr(os, "statvfs", lambda _: read_only)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(ConfigError, match="cannot be written to"):
+        check_files(Config(), tmp_path)
+    (tmp_path / "journal.db").touch()
+    check_files(Config(), tmp_path)
 
 
 def room(requests: int, pools: int = 1) -> Config:

@@ -56,12 +56,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
-    version = _version(db, path)
-    if version > SCHEMA_VERSION:
-        raise JournalTooNewError(
-            f"{path}: written by a newer version (schema {version}, this one knows "
-            f"{SCHEMA_VERSION}); install that version again, or give journal.path another file"
-        )
+    version = check_version(db, path)
     if version == 0:
         db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table or never
     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -74,6 +69,18 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute(f"PRAGMA busy_timeout={CHECKPOINT_WAIT_MS}")
     for number in range(version, SCHEMA_VERSION):
         _migrate(db, number)
+
+
+def check_version(db: sqlite3.Connection, path: Path) -> int:
+    """The schema's version; 0 = there is none yet. Raises `NotOursError` or
+    `JournalTooNewError`."""
+    version = _version(db, path)
+    if version > SCHEMA_VERSION:
+        raise JournalTooNewError(
+            f"{path}: written by a newer version (schema {version}, this one knows "
+            f"{SCHEMA_VERSION}); install that version again, or give journal.path another file"
+        )
+    return version
 
 
 def _version(db: sqlite3.Connection, path: Path) -> int:

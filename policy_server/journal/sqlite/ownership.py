@@ -31,8 +31,7 @@ class Lock:
 
     def __init__(self, journal: Path, wait_s: float = LOCK_WAIT_S) -> None:
         """Raises `JournalInUseError` when another process keeps it, OSError when it can't be."""
-        path = journal.with_name(journal.name + ".lock")
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = _open(journal.with_name(journal.name + ".lock"))
         try:
             self._take(journal, time.monotonic() + wait_s)
             self._sign()
@@ -68,3 +67,13 @@ class Lock:
     def release(self) -> None:
         """Let another process own the journal."""
         os.close(self._file)
+
+
+def _open(path: Path) -> int:
+    """A file on a disk that is read-only can be locked as well, if it is there."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS or not path.exists():
+            raise
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

@@ -7,10 +7,11 @@
     add(table)           a table that adds its changes to each transaction by itself
 
 `op` gets the connection inside a transaction that it shares with others, runs on the writer
-thread, may run again after trouble, and must not commit. Writes are executed in the order in which
-they were queued. When the disk is in trouble `write_durably` and `read` raise
-`JournalUnavailableError` and nothing of that write is kept; what came through `write` is tried
-again until the disk takes it. Nothing here waits for the disk on the event loop but `open`.
+thread, may run again (after trouble, or when a neighbour failed), and must not commit. Writes are
+executed in the order in which they were queued. When the disk is in trouble `write_durably` and
+`read` raise `JournalUnavailableError` and nothing of that write is kept; what came through `write`
+is tried again until the disk takes it. Nothing here waits for the disk on the event loop but
+`open`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ from policy_server.journal.sqlite.database import open_to_read
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.ownership import LOCK_WAIT_S
 from policy_server.journal.sqlite.trouble import explained, is_trouble
-from policy_server.journal.sqlite.writer import Table, Write, Writer, WriterOptions
+from policy_server.journal.sqlite.writer import Table, Writer, WriterOptions
+from policy_server.journal.sqlite.writes import Write
 
 T = TypeVar("T")
 Op = Callable[[sqlite3.Connection], T]

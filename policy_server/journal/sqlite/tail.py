@@ -42,9 +42,16 @@ class Tail:
                 self._map = mmap.mmap(file, SLOTS * SLOT_BYTES)
             finally:
                 os.close(file)
-        found = sorted(slot for n in range(SLOTS) if (slot := self._read(n)) is not None)
+        found = _found(self._map if self._map is not None else self._last_words())
         self._sequence = found[-1][0] + 1 if found else 0
         return [text for _, text in found]
+
+    def _last_words(self) -> bytes:
+        """The file as it is, where it can't be written."""
+        with contextlib.suppress(OSError):
+            raw = self._path.read_bytes()
+            return raw if len(raw) == SLOTS * SLOT_BYTES else b""
+        return b""
 
     def add(self, text: str) -> None:
         """Store one record; what is too long for a slot is left out."""
@@ -59,19 +66,23 @@ class Tail:
         _HEAD.pack_into(self._map, start, self._sequence, len(payload), check)
         self._sequence += 1
 
-    def _read(self, slot: int) -> tuple[int, str] | None:
-        if self._map is None:
-            return None
-        start = slot * SLOT_BYTES
-        sequence, length, check = _HEAD.unpack_from(self._map, start)
-        body = start + _HEAD.size
-        payload = self._map[body : body + min(length, SLOT_BYTES - _HEAD.size)]
-        if not length or zlib.crc32(payload, sequence & 0xFFFFFFFF) != check:
-            return None
-        return sequence, payload.decode("utf-8", "replace")
-
     def close(self) -> None:
         """Let go of the file."""
         if self._map is not None:
             self._map.close()
             self._map = None
+
+
+def _found(ring: mmap.mmap | bytes) -> list[tuple[int, str]]:
+    """Sequence and text of each record, oldest first."""
+    slots = (_read(ring, start) for start in range(0, len(ring), SLOT_BYTES))
+    return sorted(slot for slot in slots if slot is not None)
+
+
+def _read(ring: mmap.mmap | bytes, start: int) -> tuple[int, str] | None:
+    sequence, length, check = _HEAD.unpack_from(ring, start)
+    body = start + _HEAD.size
+    payload = ring[body : body + min(length, SLOT_BYTES - _HEAD.size)]
+    if not length or zlib.crc32(payload, sequence & 0xFFFFFFFF) != check:
+        return None
+    return sequence, payload.decode("utf-8", "replace")

@@ -1,6 +1,6 @@
 """The writer thread: everything that waits goes into one transaction (group commit).
 
-    queue → BEGIN → each write in a savepoint of its own, then what the tables have to add → COMMIT
+    queue → BEGIN → each write, then what the tables have to add → COMMIT
           → acknowledgements, one call into the event loop per commit
 
 When only writes that nobody waits for are there, the writer lingers `LINGER_S` for more and
@@ -8,8 +8,12 @@ commits without fsync: they have to survive this process, not the machine. A com
 writes is synced (`synchronous=FULL`, which also carries all commits before it), or, with `fsync:
 interval`, acknowledged at once and synced within the interval.
 
+Slots taken without a wait are written lazily: what has ended by then is never written at all. The
+pause before it is as long as the writer needs to keep their cost at `LAZY_SHARE` of a core.
+
 Trouble (full, read-only, I/O error …): the transaction is rolled back, its durable writes fail,
-the others stay, and the next try comes after `RETRY_S`. A damaged file is not touched again.
+the others stay, and the next try comes after `RETRY_S`. A damaged file is not touched again. What
+can't be written at the start may still be read: who waited is found in it.
 
 Checkpoints and vacuuming: `housekeeping`.
 """
@@ -26,16 +30,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
-from policy_server.journal.port import JournalError, JournalUnavailableError
-from policy_server.journal.sqlite.database import open_to_write
+from policy_server.journal.port import (
+    JournalError,
+    JournalTooNewError,
+    JournalUnavailableError,
+)
+from policy_server.journal.sqlite.database import check_version, open_to_read, open_to_write
 from policy_server.journal.sqlite.housekeeping import HouseKeeper, Step
 from policy_server.journal.sqlite.ownership import Lock, make_folder
-from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake, is_trouble
+from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake
+from policy_server.journal.sqlite.writes import Write, carry_out
 
 LINGER_S = 0.01
 LAZY_S = 0.08
-"""For slots taken without a wait: above the 50 ms in which Envoy tells of an end, so that the lease
-of a short answer is never written at all."""
+"""At least so long: above the 50 ms in which Envoy tells of an end, so that the lease of a short
+answer is never written at all."""
+MAX_LAZY_S = 0.5
+"""At most so long: what a crash may then not know of is what began in the last half second."""
+LAZY_SHARE = 0.01
 RETRY_S = 1.0
 IDLE_S = 0.05
 MAX_KEPT = 20_000
@@ -58,17 +70,6 @@ class Table(Protocol):
     def settle(self, written: bool) -> None:
         """The transaction of the last `write` was committed, or rolled back: write it again."""
         ...
-
-
-@dataclass(slots=True)
-class Write:
-    """One operation. `settle(result, error)` is called on the event loop; None = nobody waits."""
-
-    op: Callable[[sqlite3.Connection], object]
-    settle: Callable[[object, BaseException | None], None] | None = None
-    sync: bool = False  # a real fsync before the acknowledgement, whatever `fsync` says
-    result: object = None
-    error: BaseException | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,7 @@ class Writer(threading.Thread):
         self._prompt = False
         self._urgent = False
         self._closing = False
+        self._lazy_s = LAZY_S
         self._unsynced_since: float | None = None
         self._full_sync: bool | None = None
 
@@ -157,7 +159,9 @@ class Writer(threading.Thread):
         self.tried.set()
         while (batch := self._next()) is not None:
             if batch or self._changed:
+                began = time.thread_time()
                 self._commit(batch)
+                self._pace(time.thread_time() - began)
             self._sync_if_due()
             self._keep_house()
         self._end()
@@ -168,7 +172,7 @@ class Writer(threading.Thread):
             if not self._queue and not self._changed and not self._closing:
                 self._wanted.wait(self._patience())
             if not self._prompt and not self._closing and self._changed:
-                self._wanted.wait_for(lambda: self._prompt or self._closing, LAZY_S)
+                self._wanted.wait_for(lambda: self._prompt or self._closing, self._lazy_s)
             if not self._urgent and not self._closing:
                 self._wanted.wait_for(lambda: self._urgent or self._closing, self._linger())
             if self._closing and not self._queue and not self._changed:
@@ -177,6 +181,10 @@ class Writer(threading.Thread):
             self._queue.clear()
             self._urgent = self._prompt = False
             return batch
+
+    def _pace(self, used_s: float) -> None:
+        """The pause before the next lazy commit, if that costs what this one did."""
+        self._lazy_s = min(MAX_LAZY_S, max(LAZY_S, used_s / LAZY_SHARE))
 
     def _patience(self) -> float | None:
         if self._unsynced_since is not None:
@@ -195,8 +203,8 @@ class Writer(threading.Thread):
         if self._db is not None or state.damaged or state.refused is not None:
             return self._db
         try:
-            self._o.on_step(Step.OPEN)
             self._own()
+            self._o.on_step(Step.OPEN)
             self._db = open_to_write(self._o.path)
             self._full_sync = True
             for table in state.tables:
@@ -204,10 +212,27 @@ class Writer(threading.Thread):
         except JournalError as error:
             state.refused, state.error = error, str(error)
         except Exception as error:
-            if is_mistake(error) and not self.tried.is_set():
+            first = not self.tried.is_set()
+            if is_mistake(error) and first:
                 state.refused = JournalUnavailableError(explained(error, self._o.path))
             self._trouble(error)
+            if first and not state.damaged and state.refused is None:
+                self._look()
         return self._db
+
+    def _look(self) -> None:
+        """What is in the file, for as long as it can't be written."""
+        if self._lock is None:
+            return
+        try:
+            with contextlib.closing(open_to_read(self._o.path)) as db:
+                check_version(db, self._o.path)
+                for table in self.state.tables:
+                    table.opened(db)
+        except JournalTooNewError as error:
+            self.state.refused, self.state.error = error, str(error)
+        except (JournalError, sqlite3.Error, OSError):
+            pass  # nothing to take back; what keeps it from being written is told already
 
     def _own(self) -> None:
         if self._lock is None:
@@ -238,9 +263,7 @@ class Writer(threading.Thread):
             self._full_sync = full
         self._o.on_step(Step.BEGIN)
         db.execute("BEGIN IMMEDIATE")
-        for write in batch:
-            self._o.on_step(Step.APPEND)
-            _apply(db, write)
+        carry_out(db, batch, lambda: self._o.on_step(Step.APPEND))
         for table in self.state.tables:
             self._o.on_step(Step.APPEND)
             table.write(db)
@@ -344,16 +367,3 @@ class Writer(threading.Thread):
         if self._lock is not None:
             self._lock.release()
             self._lock = None
-
-
-def _apply(db: sqlite3.Connection, write: Write) -> None:
-    """One write in its own savepoint: what it refuses is its own error, not its neighbours'."""
-    db.execute("SAVEPOINT one")
-    try:
-        write.result, write.error = write.op(db), None
-    except Exception as error:
-        if is_trouble(error):
-            raise
-        write.result, write.error = None, error
-        db.execute("ROLLBACK TO one")
-    db.execute("RELEASE one")

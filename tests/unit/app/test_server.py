@@ -1,0 +1,82 @@
+"""A start that fails leaves nothing behind: no task, no thread, no port, no lock."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from policy_server.app import Parent, run_server
+from policy_server.config import Config, ConfigError
+from policy_server.journal.sqlite.store import Store, StoreOptions
+from policy_server.processes import free_port, port_taken
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody else listens on."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+def config(grpc: int, http: int) -> Config:
+    server = {"grpc": f"127.0.0.1:{grpc}", "http": f"127.0.0.1:{http}"}
+    return Config.model_validate({"server": server, "jobs": {"via": "http://127.0.0.1:9"}})
+
+
+async def failing_start(settings: Config, folder: Path, says: str) -> None:
+    async def ready() -> None:
+        raise AssertionError("it started")
+
+    before = set(threading.enumerate())
+    with pytest.raises(ConfigError, match=says):
+        await run_server(settings, "serve", folder, Parent(lambda: asyncio.create_task(ready())))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().remove_signal_handler(number)
+    ours = ("journal-", "log-writer")
+    left = [t.name for t in set(threading.enumerate()) - before if t.name.startswith(ours)]
+    assert left == []
+    await asyncio.sleep(0)  # cancelled tasks end at the loop's next turn
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert not port_taken("127.0.0.1", int(settings.server.grpc.rpartition(":")[2]))
+    store = Store(StoreOptions(folder / "journal.db", lock_wait_s=0.0))
+    store.open()
+    await store.close()
+
+
+async def test_a_port_that_is_taken(taken: int, tmp_path: Path) -> None:
+    says = "cannot listen on .* choose another address or stop who holds it"
+    await failing_start(config(free_port(), taken), tmp_path, f"server.http: {says}")
+    before = config(taken, free_port())
+    with pytest.raises(ConfigError, match=f"server.grpc: {says}"):
+        await run_server(before, "serve", tmp_path, Parent(lambda: None))
+
+
+async def test_a_journal_that_another_process_owns(tmp_path: Path) -> None:
+    owner = Store(StoreOptions(tmp_path / "journal.db"))
+    owner.open()
+    settings = config(free_port(), free_port())
+    with pytest.raises(ConfigError, match=r"journal\.path: .*in use by process"):
+        await run_server(settings, "serve", tmp_path, Parent(lambda: None))
+    await owner.close()
+    assert not [t for t in threading.enumerate() if t.name == "log-writer"]
+
+
+@pytest.mark.parametrize("step", ["restore", "start_http"])
+async def test_anything_else_that_fails(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> Callable[[], None]:
+        raise ConfigError("broken")
+
+    where = {"restore": "policy_server.jobs.service.Jobs.restore"}
+    where["start_http"] = "policy_server.app.server.PolicyServer._start_http"
+    monkeypatch.setattr(where[step], fails)
+    await failing_start(config(free_port(), free_port()), tmp_path, "broken")
