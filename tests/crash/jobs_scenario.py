@@ -1,9 +1,10 @@
 """A life of a few jobs in the journal, cut at a chosen step. Run as a program; see `test_jobs`.
 
-    python -m tests.crash.jobs_scenario FOLDER kill|fault     every step, each in a fork of its own
+    python -m tests.crash.jobs_scenario FOLDER kill|fault always|interval
 
-Steps are those of the writer's thread (open, begin, append, commit, committed, ack, checkpoint …)
-and, on the event loop, the moments between them: accepted and told, dispatched, answered, recorded.
+Every step, each in a fork of its own. Steps are those of the writer's thread (open, begin, append,
+commit, committed, sync, ack, checkpoint …) and, on the event loop, the moments between them:
+accepted and told, dispatched, answered, recorded, its webhook told, forgotten.
 What the outside was told goes to a file, line by line, as a client or a model server would know it.
 """
 
@@ -18,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from policy_server.core.request import Priority
 from policy_server.journal.jobs import (
@@ -30,12 +32,13 @@ from policy_server.journal.jobs import (
     Note,
 )
 from policy_server.journal.port import JournalUnavailableError
-from policy_server.journal.sqlite import writer
+from policy_server.journal.sqlite import housekeeping, writer
+from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.store import Store, StoreOptions
-from policy_server.journal.sqlite.writer import Step
 
-JOBS = 3
+JOBS = 4
+"""The last one is forgotten in the end; the end of the first is told to a webhook."""
 MOST_STEPS = 400
 
 
@@ -51,6 +54,7 @@ def new_job(number: int) -> NewJob:
         created_at=100.0 + number,
         expires_at=1e9,
         changed_at=100.0 + number,
+        webhook="https://hook" if number == 0 else "",
     )
     body = bytes([number]) * 5_000
     content = JobRequest("host", (("a", "1"),), b"sealed", body)
@@ -67,6 +71,7 @@ class Cut:
 
     def __init__(self, at: int, strike: Callable[[], None]) -> None:
         self.count = 0
+        self.seen: set[str] = set()
         self._at = at
         self._strike = strike
         self._lock = threading.Lock()
@@ -75,6 +80,7 @@ class Cut:
         if step is Step.ACK and self._strike is fault:
             return  # no disk has a part in it
         with self._lock:
+            self.seen.add(step.value if step is not None else "between")
             self.count += 1
             due = self.count == self._at
         if due:
@@ -89,7 +95,7 @@ def fault() -> None:
     raise OSError(errno.ENOSPC, "no space left (injected)")
 
 
-async def live(folder: Path, cut: Cut, mode: str) -> None:
+async def live(folder: Path, cut: Cut, mode: str, fsync: Literal["always", "interval"]) -> None:
     """The scenario. In mode `fault` what fails is tried again, as the server does."""
     told = os.open(folder / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     between = cut.step if mode == "kill" else lambda: None
@@ -98,7 +104,8 @@ async def live(folder: Path, cut: Cut, mode: str) -> None:
         os.write(told, f"{what} {number}\n".encode())
         between()
 
-    store = Store(StoreOptions(folder / "journal.db", lock_wait_s=0.0, on_step=cut.step))
+    file = folder / "journal.db"
+    store = Store(StoreOptions(file, fsync, 0.002, lock_wait_s=0.0, on_step=cut.step))
     store.open()
     jobs = SqliteJobs(store)
     for number in range(JOBS):
@@ -116,15 +123,21 @@ async def live(folder: Path, cut: Cut, mode: str) -> None:
     tell("ended", 1)
     await end(jobs, 2, JobState.CANCELLED)
     tell("ended", 2)
-    while await until_taken(lambda: jobs.purge(0.0, 10)):
+    await until_taken(lambda: jobs.webhook_tried(new_job(0).job.id, 1, None))
+    tell("hooked", 0)
+    await end(jobs, 3, JobState.CANCELLED, at=50.0)
+    tell("ended", 3)
+    while await until_taken(lambda: jobs.purge(100.0, 10)):
         pass
+    tell("forgotten", 3)
     await until_taken(store.flush)
+    await asyncio.sleep(0.02)  # nothing waits: time for the house
     await store.close()
 
 
-async def end(jobs: SqliteJobs, number: int, state: JobState) -> None:
+async def end(jobs: SqliteJobs, number: int, state: JobState, at: float = 300.0) -> None:
     answer = None if state is JobState.CANCELLED else answer_of(number)
-    ending = Ending(new_job(number).job.id, state, 300.0 + number, answer=answer)
+    ending = Ending(new_job(number).job.id, state, at + number, answer=answer)
     await until_taken(lambda: jobs.finish(ending))
 
 
@@ -137,25 +150,27 @@ async def until_taken(call: Callable[[], object]) -> object:
             await asyncio.sleep(0.005)
 
 
-def run_one(folder: Path, at: int, mode: str) -> int:
+def run_one(folder: Path, at: int, mode: str, fsync: Literal["always", "interval"]) -> int:
     """In a fork: the scenario cut at step `at`; its wait status."""
     folder.mkdir()
     child = os.fork()
     if child:
         return os.waitpid(child, 0)[1]
     cut = Cut(at, kill if mode == "kill" else fault)
-    asyncio.run(live(folder, cut, mode))
+    asyncio.run(live(folder, cut, mode, fsync))
     (folder / "steps").write_text(str(cut.count))
+    (folder.parent / "seen.json").write_text(json.dumps(sorted(cut.seen)))
     os._exit(0)
 
 
 def main() -> None:
-    root, mode = Path(sys.argv[1]), sys.argv[2]
-    writer.CHECKPOINT_BYTES = 1  # so that checkpoints are among the steps
+    root, mode, fsync = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    housekeeping.CHECKPOINT_BYTES = 1  # so that checkpoints are among the steps
+    housekeeping.KEPT_PAGES = 0
     writer.RETRY_S = writer.LINGER_S = writer.IDLE_S = 0.002
     ends = {}
     for at in range(1, MOST_STEPS):
-        status = run_one(root / str(at), at, mode)
+        status = run_one(root / str(at), at, mode, "interval" if fsync == "interval" else "always")
         ends[at] = status
         steps = root / str(at) / "steps"
         if steps.exists() and int(steps.read_text()) < at:

@@ -1,6 +1,7 @@
 """A journal under work that is killed at one of its steps; see `test_journal_steps`.
 
-Prints a line per acknowledged write, then works on until the step strikes.
+Prints a line per acknowledged write, then works on until the step strikes. It uses every method of
+the journal that writes, so that all of their records are under way when it does.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import signal
 import sqlite3
 import sys
 from pathlib import Path
+from typing import Literal
 
 from policy_server.core.request import Priority, Request
 from policy_server.journal.boot import this_boot
-from policy_server.journal.port import Held, RequestContext
+from policy_server.journal.port import Held, RequestContext, Turn
 from policy_server.journal.sqlite import housekeeping
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.journal import SqliteJournal
@@ -38,8 +40,8 @@ class Strike:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def request(n: int) -> Request:
-    return Request(f"u{n}", "chat", Priority.P1, float(n), n + 60.0, arrived_wall=float(n))
+def request(n: int, kind: str = "u") -> Request:
+    return Request(f"{kind}{n}", "chat", Priority.P1, float(n), n + 60.0, arrived_wall=float(n))
 
 
 def durable(n: int) -> object:
@@ -51,18 +53,31 @@ def durable(n: int) -> object:
     return op
 
 
+def advance(journal: SqliteJournal, n: int) -> None:
+    """One more comes, the oldest goes. Beside the line: a slot taken without a wait, who left, a
+    turn, what is learned."""
+    journal.lease_granted(Held(request(n, "g"), float(n), this_boot()))
+    journal.lease_ended(f"g{n - LINE}")
+    journal.append_waiting(request(n, "r"), RequestContext())
+    journal.remove(f"r{n - 1}")
+    journal.save_turn(Turn("chat", 1, "acme", float(n), 0.0, this_boot()))
+    journal.save_learned({"chat": {"limit": float(n)}})
+    journal.append_waiting(request(n), RequestContext())
+    if n >= LINE:
+        journal.release(Held(request(n - LINE), float(n), this_boot()), None)
+        journal.lease_ended(f"u{n - 2 * LINE}")
+
+
 async def main(path: Path, step: Step, nth: int) -> None:
     housekeeping.CHECKPOINT_BYTES = 200_000
     housekeeping.KEPT_PAGES = 5
-    store = Store(StoreOptions(path, on_step=Strike(step, nth)))
+    fsync: Literal["always", "interval"] = "interval" if step is Step.SYNC else "always"
+    store = Store(StoreOptions(path, fsync, 0.005, on_step=Strike(step, nth)))
     journal = SqliteJournal(store)
     journal.open()
-    boot, n = this_boot(), 0
+    n = 0
     while True:
-        journal.append_waiting(request(n), RequestContext())
-        if n >= LINE:
-            journal.release(Held(request(n - LINE), float(n), boot), None)
-            journal.lease_ended(f"u{n - 2 * LINE}")
+        advance(journal, n)
         if n % 3 == 0:
             await store.write_durably(durable(n))
             print(n, flush=True)
