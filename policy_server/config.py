@@ -198,11 +198,16 @@ MAX_JOB_BODY_BYTES = 1024**3  # Envoy buffers twice as much and counts in 32 bit
 
 
 class JobsConfig(Section):
-    """`Prefer: respond-async`. `via` = the Envoy to send jobs through (URL)."""
+    """`Prefer: respond-async`. `via` = the Envoy to send jobs through (URL). The bounds are of jobs
+    that have not ended, and of their bodies; the tenant's do not bind anonymous traffic."""
 
     enabled: bool = True
     via: Url | None = None
     max_body: Annotated[ByteSize, Field(le=MAX_JOB_BODY_BYTES)] = ByteSize(16 * 1024 * 1024)
+    max_jobs: int = Field(default=100_000, ge=1)
+    max_bytes: ByteSize = ByteSize(10 * 1024**3)
+    tenant_max_jobs: int = Field(default=20_000, ge=1)
+    tenant_max_bytes: ByteSize = ByteSize(2 * 1024**3)
     queue_ttl_s: Seconds = 86_400
     result_ttl_s: Seconds = 86_400
     share: Share = 0.02

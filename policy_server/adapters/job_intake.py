@@ -27,6 +27,8 @@ from policy_server.journal.jobs import Accepted, Headers, Job, JobRefusal, Submi
 MAX_KEY_CHARS = 255
 MAX_URL_CHARS = 2048
 UNAVAILABLE_RETRY_S = 5.0
+FULL_RETRY_S = 30.0
+"""A line of so many jobs drains over hours; what matters is not to be asked every second."""
 MAX_UNDER_WAY = 256 * 1024 * 1024
 """Bytes of bodies that are in memory at once, before they are on disk."""
 _ASYNC = re.compile(r"(?:^|[,;\s])respond-async(?![\w-])", re.IGNORECASE)
@@ -163,14 +165,19 @@ class JobIntake:
         return self._refused(outcome, seen, request)
 
     def _refused(self, refusal: JobRefusal, seen: Classified, request: Request) -> HttpAnswer:
-        if refusal is JobRefusal.UNAVAILABLE:
-            reason = ShedReason.JOURNAL_UNAVAILABLE
+        if refusal in _SHED:
+            reason, retry_s = _SHED[refusal]
             self._gate.count(seen.pool, seen.priority, Outcome.SHED, reason)
-            return shed_answer(Shed(request, reason, UNAVAILABLE_RETRY_S, 0.0, False), seen.dialect)
+            return shed_answer(Shed(request, reason, retry_s, 0.0, False), seen.dialect)
         self._gate.count(seen.pool, seen.priority, Outcome.INVALID)
         return invalid(*_REFUSALS[refusal], seen.dialect)
 
 
+_SHED = {
+    JobRefusal.UNAVAILABLE: (ShedReason.JOURNAL_UNAVAILABLE, UNAVAILABLE_RETRY_S),
+    JobRefusal.FULL: (ShedReason.ROOM_FULL, FULL_RETRY_S),
+    JobRefusal.TENANT_LIMIT: (ShedReason.TENANT_LIMIT, FULL_RETRY_S),
+}
 _REFUSALS = {
     JobRefusal.KEY_CLASH: (
         422,

@@ -15,6 +15,7 @@ from policy_server.config_jobs import caller_mark, takes_jobs
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
 from policy_server.jobs.addresses import AllowList
+from policy_server.jobs.bounds import Bound
 from policy_server.jobs.service import JobRules, Jobs, Via, Webhooks
 from policy_server.jobs.vault import Vault, VaultError, load_key
 from policy_server.jobs.webhooks import Hooks, WebhookSender
@@ -49,7 +50,7 @@ class JobParts:
         )
 
     def use(self, config: Config) -> None:
-        """Another configuration: lifetimes and webhooks."""
+        """Another configuration: lifetimes, bounds and webhooks."""
         self._config = config
         self.jobs.rules = _rules(config)
         self.webhooks.use(_hooks(config))
@@ -86,7 +87,13 @@ def _beside(journal: Journal) -> JobStore:
 
 def _rules(config: Config) -> JobRules:
     jobs = config.jobs
-    return JobRules(int(jobs.max_body), jobs.queue_ttl_s, jobs.result_ttl_s)
+    return JobRules(
+        int(jobs.max_body),
+        jobs.queue_ttl_s,
+        jobs.result_ttl_s,
+        Bound(jobs.max_jobs, int(jobs.max_bytes)),
+        Bound(jobs.tenant_max_jobs, int(jobs.tenant_max_bytes)),
+    )
 
 
 def _hooks(config: Config) -> Hooks:

@@ -58,7 +58,7 @@ from policy_server.signals.scrape import Page, Scraper, spread
 from policy_server.telemetry.blind_spots import BlindSpots
 from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.history import History
-from policy_server.telemetry.jobs_metrics import JobsGauge
+from policy_server.telemetry.jobs_metrics import JobsGauge, WebhookCounter
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import get_logger
 from policy_server.telemetry.metrics import Metrics
@@ -118,6 +118,9 @@ class PolicyServer:
         self.jobs = build_jobs(config, self.driver, data_dir, wiring)
         jobs = self.desk.jobs = self.jobs.jobs if self.jobs is not None else None
         JobsGauge(self.metrics.registry, jobs.counts if jobs is not None else dict)
+        webhooks = WebhookCounter(self.metrics.registry)
+        if self.jobs is not None:
+            self.jobs.webhooks.said = webhooks.count
         self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
         self.driver.listen(self._keda.on_event, Waiting, Admitted)

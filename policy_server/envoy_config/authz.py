@@ -68,7 +68,11 @@ def wired(config: Config, options: GatewayOptions) -> Wired:
 
 
 def _whole_body(config: Config) -> BufferSettings:
-    return BufferSettings(max_request_bytes=int(config.jobs.max_body), pack_as_bytes=True)
+    """What fits into a job. Of a larger body a part comes, so that the policy server and not Envoy
+    says what is wrong with it."""
+    return BufferSettings(
+        max_request_bytes=int(config.jobs.max_body), allow_partial_message=True, pack_as_bytes=True
+    )
 
 
 def ask_again(config: Config, on_outage: OnOutage) -> RetryPolicy:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 from policy_server.driver import Driver
+from policy_server.jobs.bounds import NO_BOUND, Bound, OpenJobs
 from policy_server.jobs.dispatcher import Dispatcher, Tools
 from policy_server.jobs.passport import Passports
 from policy_server.jobs.sender import Sender
@@ -49,11 +50,14 @@ PURGE_BATCH = 5_000
 
 @dataclass(frozen=True, slots=True)
 class JobRules:
-    """What the configuration says of jobs. Seconds and bytes."""
+    """What the configuration says of jobs. Seconds and bytes. `bound`: those open at once, in all
+    and of one tenant."""
 
     max_body: int = 16 * 1024 * 1024
     queue_ttl_s: float = 86_400.0
     result_ttl_s: float = 86_400.0
+    bound: Bound = NO_BOUND
+    tenant_bound: Bound = NO_BOUND
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,8 @@ class Jobs:
         self._webhooks = webhooks or Webhooks()
         self._passports = Passports()
         self._watchers = Watchers()
+        self._open = OpenJobs()
+        self._keeping: set[asyncio.Task[Accepted | JobRefusal]] = set()
         self._restored = False
         self._taken_up: set[str] = set()
         self._dispatcher = Dispatcher(
@@ -116,12 +122,26 @@ class Jobs:
         tenant = submission.request.tenant
         if submission.webhook and not self._webhooks.allowed(submission.webhook, tenant):
             return JobRefusal.WEBHOOK
+        keeping = asyncio.create_task(self._keep(self._new(submission, now, expires_at)))
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._keeping.discard)
+        return await asyncio.shield(keeping)  # written down is in line, whoever has left meanwhile
+
+    async def _keep(self, new: NewJob) -> Accepted | JobRefusal:
+        full = self._open.refusal(new.job, self.rules.bound, self.rules.tenant_bound)
+        accepted: Accepted | None = None
         try:
-            accepted = await self._store.accept(self._new(submission, now, expires_at))
+            if full is not None:  # who asks again for what was accepted is no new job
+                return await self._store.known(new) or full
+            self._open.add([new.job])
+            accepted = await self._store.accept(new)
         except KeyClashError:
             return JobRefusal.KEY_CLASH
         except JournalError:
             return JobRefusal.UNAVAILABLE
+        finally:
+            if full is None and (accepted is None or accepted.existing):
+                self._open.remove(new.job)
         if not accepted.existing:
             self._dispatcher.enqueue(accepted.job)
         return accepted
@@ -212,6 +232,7 @@ class Jobs:
         """Write an end down and tell it; None when the job had ended before."""
         job = await self._store.finish(ending)
         if job is not None:
+            self._open.remove(job)
             self._watchers.ring(job.id)
             if job.webhook:
                 self._webhooks.wake()
@@ -232,6 +253,7 @@ class Jobs:
             async for batch in self._store.unfinished():
                 new = [job for job in batch if job.id not in self._taken_up]
                 self._taken_up.update(job.id for job in new)
+                self._open.add(new)
                 self._dispatcher.restore(new)
                 await asyncio.sleep(0)
         except JournalUnavailableError:
@@ -274,6 +296,7 @@ class Jobs:
 
     async def stop(self) -> None:
         """Break off what is on its way; it runs again in the next process."""
+        await asyncio.gather(*self._keeping, return_exceptions=True)
         await self._dispatcher.stop()
 
 

@@ -23,7 +23,7 @@ from standardwebhooks.webhooks import Webhook
 
 from policy_server.config_jobs import JOBS_PATH
 from policy_server.jobs.addresses import AllowList, PinnedResolver
-from policy_server.journal.jobs import DueWebhook, Job, JobStore
+from policy_server.journal.jobs import DueWebhook, Job, JobStore, WebhookOutcome
 from policy_server.journal.port import JournalError
 
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0, 18_000.0)
@@ -52,13 +52,11 @@ class Hooks:
 
 
 class WebhookSender:
-    """Tells what is due. `said(job id, outcome)` hears of each try."""
+    """Tells what is due. `said` hears of each try."""
 
-    def __init__(
-        self, store: JobStore, hooks: Hooks, said: Callable[[str, str], None] = lambda *_: None
-    ) -> None:
+    def __init__(self, store: JobStore, hooks: Hooks) -> None:
+        self.said: Callable[[WebhookOutcome], None] = lambda _: None
         self._store = store
-        self._said = said
         self._session: aiohttp.ClientSession | None = None
         self._bell = asyncio.Event()
         self.use(hooks)
@@ -103,17 +101,21 @@ class WebhookSender:
     async def _tell(self, due: DueWebhook) -> None:
         job, tries = due.job, due.tries + 1
         outcome = await self._post(job)
-        pause = PAUSES_S[tries - 1] if outcome == "failed" and tries <= len(PAUSES_S) else None
+        pause = None
+        if outcome is WebhookOutcome.FAILED and tries <= len(PAUSES_S):
+            pause = PAUSES_S[tries - 1]
+        elif outcome is WebhookOutcome.FAILED:
+            outcome = WebhookOutcome.DROPPED
         await self._store.webhook_tried(
             job.id, tries, None if pause is None else time.time() + pause
         )
-        self._said(job.id, outcome)
+        self.said(outcome)
 
-    async def _post(self, job: Job) -> str:
-        """One try: told, failed, or refused (never again)."""
+    async def _post(self, job: Job) -> WebhookOutcome:
+        """One try."""
         secret = self.hooks.secret_of(job.tenant)
         if secret is None or not self.hooks.allow.takes_url(job.webhook):
-            return "refused"
+            return WebhookOutcome.DROPPED
         body = json.dumps(document(job))
         now = datetime.now(UTC)
         try:
@@ -130,10 +132,11 @@ class WebhookSender:
                 },
             ) as answer:
                 if answer.status == GONE:
-                    return "refused"
-                return "told" if 200 <= answer.status < 300 else "failed"
+                    return WebhookOutcome.DROPPED
+                good = 200 <= answer.status < 300
+                return WebhookOutcome.SENT if good else WebhookOutcome.FAILED
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return "failed"
+            return WebhookOutcome.FAILED
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

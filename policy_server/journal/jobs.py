@@ -132,6 +132,16 @@ class JobRefusal(Enum):
     WEBHOOK = "webhook"  # its webhook may not be called
     TOKEN_EXPIRED = "token_expired"  # noqa: S105 - the bearer token it carries is of no use any more
     UNAVAILABLE = "journal_unavailable"  # nothing can be written down now
+    FULL = "room_full"  # as many jobs are open as may be
+    TENANT_LIMIT = "tenant_limit"  # the same for this tenant
+
+
+class WebhookOutcome(Enum):
+    """What became of one try to tell an end (metric label)."""
+
+    SENT = "sent"
+    FAILED = "failed"  # it is tried again later
+    DROPPED = "dropped"  # never again: not allowed any more, 410, or that was the last try
 
 
 class KeyClashError(Exception):
@@ -198,6 +208,10 @@ class JobStore(Protocol):
 
     async def accept(self, new: NewJob) -> Accepted:
         """Keep a job, or find the one that has its key or its uid. Raises `KeyClashError`."""
+        ...
+
+    async def known(self, new: NewJob) -> Accepted | None:
+        """The job that has its key or its uid, without accepting one. Raises `KeyClashError`."""
         ...
 
     def note(self, note: Note) -> None:

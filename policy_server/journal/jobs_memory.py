@@ -55,21 +55,27 @@ class MemoryJobs:
 
     async def accept(self, new: NewJob) -> Accepted:
         """See `JobStore`."""
-        by_uid = ("", new.uid)
-        names = (by_uid, (f"key of {new.job.tenant}", new.key)) if new.key else (by_uid,)
-        for name in names:
+        known = await self.known(new)
+        if known is not None:
+            return known
+        kept = _Kept(new.job, new.request, new.digest, _names(new))
+        kept.move(new.job)
+        self._kept[new.job.id] = kept
+        self._names.update(dict.fromkeys(kept.names, new.job.id))
+        self._counts[new.job.state] += 1
+        return Accepted(new.job)
+
+    async def known(self, new: NewJob) -> Accepted | None:
+        """See `JobStore`."""
+        by_uid, *by_key = _names(new)
+        for name in (by_uid, *by_key):
             found = self._names.get(name)
             if found is None:
                 continue
             if name is not by_uid and self._kept[found].digest != new.digest:
                 raise KeyClashError(new.key)
             return Accepted(self._kept[found].job, existing=True)
-        kept = _Kept(new.job, new.request, new.digest, names)
-        kept.move(new.job)
-        self._kept[new.job.id] = kept
-        self._names.update(dict.fromkeys(names, new.job.id))
-        self._counts[new.job.state] += 1
-        return Accepted(new.job)
+        return None
 
     def note(self, note: Note) -> None:
         """See `JobStore`."""
@@ -185,3 +191,9 @@ class MemoryJobs:
         copy._names = dict(self._names)
         copy._counts = dict(self._counts)
         return copy
+
+
+def _names(new: NewJob) -> tuple[tuple[str, str], ...]:
+    """Its uid, and its key if it has one."""
+    by_uid = ("", new.uid)
+    return (by_uid, (f"key of {new.job.tenant}", new.key)) if new.key else (by_uid,)

@@ -1,14 +1,14 @@
-"""`policy_jobs{state}`: read from the jobs when someone scrapes."""
+"""`policy_jobs{state}`, read from the jobs when someone scrapes, and what became of webhooks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from policy_server.journal.jobs import JobState
+from policy_server.journal.jobs import JobState, WebhookOutcome
 from policy_server.telemetry import names
 
 Counts = Callable[[], Mapping[JobState, int]]
@@ -32,3 +32,15 @@ class JobsGauge(Collector):
     def describe(self) -> Iterable[Metric]:
         """Nothing: spares the registry a call while the server is being wired."""
         return ()
+
+
+class WebhookCounter:
+    """Registers itself; every series exists from the start, at 0."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        counter = Counter(*names.WEBHOOKS, registry=registry)
+        self._by_outcome = {outcome: counter.labels(outcome.value) for outcome in WebhookOutcome}
+
+    def count(self, outcome: WebhookOutcome) -> None:
+        """One try was made."""
+        self._by_outcome[outcome].inc()

@@ -110,4 +110,10 @@ JOBS = MetricId(
     "Jobs that are kept: queued, dispatched, done, failed, cancelled, expired.",
     ("state",),
 )
+WEBHOOKS = MetricId(
+    "policy_webhooks_total",
+    "Tries to tell the end of a job: sent, failed (it is tried again), dropped (never again: the "
+    "last try, 410, or not allowed any more).",
+    ("outcome",),
+)
 BUILD_INFO = MetricId("policy_build_info", "Always 1; the version is a label.", ("version",))

@@ -138,8 +138,13 @@ async def test_a_read_only_disk_is_no_reason_not_to_serve(disk: SmallDisk) -> No
 
 @pytest.mark.parametrize("end", ["clean", "killed"])
 async def test_a_disk_that_can_be_written_again_goes_on_where_it_stood(
-    end: str, disk: SmallDisk, tmp_path: Path
+    end: str, tmp_path: Path
 ) -> None:
+    with small_disk(tmp_path / "disk", "8m") as disk:
+        await written_again(end, disk, tmp_path)
+
+
+async def written_again(end: str, disk: SmallDisk, tmp_path: Path) -> None:
     path = disk.path / "journal.db"
     if end == "killed":  # what it knew is in the log, and in the ring of the last releases
         command = [sys.executable, "-m", "tests.crash.victim", str(path), Step.COMMIT.value, "9"]

@@ -1,5 +1,6 @@
 """SIGKILL and a failing disk at every step of the journal's writer: what was acknowledged is there,
-and no half of anything. A step that is added is struck as well, or the test says that it never came.
+and no half of anything. A step that is added is struck as well, or the test says that it never
+came.
 """
 
 # ruff: noqa: ASYNC221, ASYNC240 - the process is what is tested

@@ -73,6 +73,10 @@ class SqliteJobs:
         self._open += not accepted.existing
         return accepted
 
+    async def known(self, new: NewJob) -> Accepted | None:
+        """See `JobStore`."""
+        return await self._store.read(lambda db: _known(db, new))
+
     def note(self, note: Note) -> None:
         """See `JobStore`."""
         self._store.write(lambda db: _note(db, note))
@@ -268,6 +272,15 @@ def _purge(db: sqlite3.Connection, ended_before: float, limit: int) -> list[JobS
 def _old(db: sqlite3.Connection, ended_before: float, limit: int) -> list[tuple[str, str]]:
     query = f"SELECT id, state FROM jobs WHERE NOT {OPEN} AND changed_at < ? LIMIT ?"
     return db.execute(query, (ended_before, limit)).fetchall()
+
+
+def _known(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
+    found = _existing(db, new)
+    if found is None and new.key:
+        query = "SELECT 1 FROM jobs WHERE tenant = ? AND idempotency_key = ?"
+        if db.execute(query, (new.job.tenant, new.key)).fetchone():
+            raise KeyClashError(new.key)
+    return found
 
 
 def _counted(db: sqlite3.Connection) -> tuple[dict[JobState, int], list[str]]:

@@ -37,7 +37,7 @@ async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
     where = ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     config = directory / "config.yaml"
-    jobs = {"via": f"http://127.0.0.1:{where['jobs']}", "max_body": 20_000_000}
+    jobs = {"via": f"http://127.0.0.1:{where['jobs']}", "tenant_max_jobs": 5}
     config.write_text(json.dumps({"server": server, **CONFIG, "jobs": jobs}))
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=60)

@@ -106,11 +106,27 @@ async def test_what_can_not_be_a_job_is_told_so(live: Live) -> None:
 
     answer = await live.post(headers=ASYNC, data=chunks())
     assert answer.status == 411
-    answer = await live.post(headers=ASYNC, data=bytes(20_000_001))
-    assert answer.status == 413
     answer = await live.post(headers={**ASYNC, "x-webhook-url": "http://169.254.169.254/"})
     assert answer.status == 400
     await live.until(waiting=0, inflight=0)
+
+
+async def test_a_tenant_has_so_many_jobs_open_and_no_more(live: Live) -> None:
+    greedy = {**ASYNC, "x-tenant-id": "greedy"}
+    first = await live.busy()
+    said = [await live.post(headers=greedy, data=b"x") for _ in range(6)]
+    assert [answer.status for answer in said] == [202] * 5 + [429]
+    refused = said[-1]
+    assert refused.headers["x-policy-reason"] == "tenant_limit"
+    assert 1 <= int(refused.headers["retry-after"]) <= 55
+    assert refused.document["error"]["code"] == "rate_limit_exceeded"
+    live.echo.finish.set()
+    assert (await first).status == 200
+    for answer in said[:-1]:
+        where = answer.headers["location"]
+        async with live.client.get(f"http://127.0.0.1:{live.where['http']}{where}/events") as told:
+            assert "event: done" in await told.text()
+    assert (await live.post(headers=greedy, data=b"x")).status == 202
 
 
 async def test_a_key_names_one_job(live: Live) -> None:

@@ -180,14 +180,19 @@ async def test_the_202() -> None:
         (JobRefusal.WEBHOOK, 400, Outcome.INVALID),
         (JobRefusal.TOKEN_EXPIRED, 401, Outcome.INVALID),
         (JobRefusal.UNAVAILABLE, 503, Outcome.SHED),
+        (JobRefusal.FULL, 429, Outcome.SHED),
+        (JobRefusal.TENANT_LIMIT, 429, Outcome.SHED),
     ],
 )
 async def test_the_refusals(refusal: JobRefusal, status: int, outcome: Outcome) -> None:
     answer, gate = await take(refusal)
     assert answer.status == status
     assert [what[2] for what in gate.counted] == [outcome]
-    if refusal is JobRefusal.UNAVAILABLE:
-        assert dict(answer.headers)["x-policy-reason"] == "journal_unavailable"
+    if outcome is Outcome.SHED:
+        named = dict(answer.headers)
+        assert named["x-policy-reason"] == refusal.value
+        assert 1 <= int(named["retry-after"]) <= 55
+        assert ("x-envoy-ratelimited" in named) is (status == 429)
         assert int(dict(answer.headers)["retry-after"]) >= 1
 
 

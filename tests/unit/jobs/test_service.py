@@ -20,6 +20,7 @@ from policy_server.core.admission import Admission
 from policy_server.core.request import Request
 from policy_server.driver import Driver
 from policy_server.jobs import attempts, dispatcher
+from policy_server.jobs.bounds import Bound
 from policy_server.jobs.service import JobRules, Jobs, Via
 from policy_server.jobs.vault import Vault
 from policy_server.journal.jobs import (
@@ -321,6 +322,99 @@ async def test_a_disk_in_trouble_accepts_nothing_and_loses_no_end() -> None:
         for one in (job, waiting):
             assert (await live.ended(one)).state is JobState.DONE
         assert len(live.seen) == 2
+
+
+class SlowDisk(MemoryJobs):
+    """Takes its time to say that it has a job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    async def accept(self, new: NewJob) -> Accepted:
+        accepted = await super().accept(new)
+        await self.go.wait()
+        return accepted
+
+
+async def test_a_job_whose_client_leaves_while_it_is_written_down_runs() -> None:
+    store = SlowDisk()
+    async with stage(ok, store=store) as live:
+        handing_in = asyncio.create_task(live.jobs.accept(live.submission()))
+        async with asyncio.timeout(10):
+            while not sum(store.counts().values()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        handing_in.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await handing_in
+        store.go.set()
+        (job,) = await store.listed(None, 10)
+        assert (await live.ended(job)).state is JobState.DONE
+
+
+def rule(jobs: int = 1_000, size: int = 1_000) -> dict[str, Bound]:
+    return {"bound": Bound(1_000, 1_000_000), "tenant_bound": Bound(jobs, size)}
+
+
+async def test_a_tenant_may_have_so_many_jobs_open() -> None:
+    async with stage(ok, **rule(jobs=2)) as live:
+        live.driver.admission.hold_jobs()
+        first, _ = [await live.submit(key=f"k{n}") for n in range(2)]
+        third = live.submission(key="k2")
+        assert await live.jobs.accept(third) is JobRefusal.TENANT_LIMIT
+        again = await live.jobs.accept(live.submission(key="k0"))
+        assert isinstance(again, Accepted), "who has its 202 already is no new job"
+        assert again.job.id == first.id
+        clash = await live.jobs.accept(live.submission(key="k0", body=b"other"))
+        assert clash is JobRefusal.KEY_CLASH
+        nobodys = replace(third, request=replace(third.request, tenant="", uid="nobody"))
+        assert isinstance(await live.jobs.accept(nobodys), Accepted)
+        await live.jobs.cancel(first.id)
+        assert isinstance(await live.jobs.accept(third), Accepted)
+
+
+async def test_the_bodies_of_a_tenant_are_bounded() -> None:
+    async with stage(ok, **rule(size=10)) as live:
+        live.driver.admission.hold_jobs()
+        await live.submit(body=b"x" * 7)
+        refused = await live.jobs.accept(live.submission(body=b"x" * 4))
+        assert refused is JobRefusal.TENANT_LIMIT
+        await live.submit(body=b"x" * 3)
+
+
+async def test_all_jobs_together_are_bounded_also_over_a_restart() -> None:
+    bound = {"bound": Bound(2, 1_000)}
+    async with model_server(ok) as (url, _):
+        async with running(url, **bound) as first:
+            first.driver.admission.hold_jobs()
+            for _ in range(2):
+                await first.submit()
+            assert await first.jobs.accept(first.submission()) is JobRefusal.FULL
+        async with running(url, store=first.store.reopen(), **bound) as second:
+            second.count = 10
+            for job in await second.store.listed(None, 10):
+                await second.ended(job)
+            for _ in range(2):  # as many as have ended
+                await second.submit()
+
+
+async def test_jobs_that_come_at_once_pass_no_bound() -> None:
+    async with stage(ok, bound=Bound(3, 1_000)) as live:
+        live.driver.admission.hold_jobs()
+        asked = [live.jobs.accept(live.submission()) for _ in range(10)]
+        said = await asyncio.gather(*asked)
+        assert said.count(JobRefusal.FULL) == 7
+
+
+async def test_what_the_disk_refused_counts_for_nothing() -> None:
+    store = BadDisk()
+    async with stage(ok, store=store, bound=Bound(1, 1_000)) as live:
+        live.driver.admission.hold_jobs()
+        store.down = True
+        for _ in range(3):
+            assert await live.jobs.accept(live.submission()) is JobRefusal.UNAVAILABLE
+        store.down = False
+        await live.submit()
 
 
 async def test_a_key_that_is_not_ours_fails_the_job_with_the_reason() -> None:

@@ -17,9 +17,10 @@ from policy_server.core.request import Priority
 from policy_server.jobs import webhooks
 from policy_server.jobs.addresses import AllowList
 from policy_server.jobs.webhooks import Hooks, WebhookSender
-from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, NewJob
+from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, NewJob, WebhookOutcome
 from policy_server.journal.jobs_memory import MemoryJobs
 
+SENT, FAILED, DROPPED = WebhookOutcome
 SECRET = "whsec_" + base64.b64encode(b"a secret of acme").decode()
 HOOKS = Hooks(AllowList.parse(["127.0.0.1/32"]), {"acme": SECRET})
 
@@ -66,16 +67,17 @@ async def ended_job(store: MemoryJobs, url: str, tenant: str = "acme") -> Job:
 
 
 @contextlib.asynccontextmanager
-async def sending(store: MemoryJobs, hooks: Hooks = HOOKS) -> AsyncIterator[list[str]]:
+async def sending(store: MemoryJobs, hooks: Hooks = HOOKS) -> AsyncIterator[list[WebhookOutcome]]:
     """The sender at work; what became of each try."""
-    outcomes: list[str] = []
+    outcomes: list[WebhookOutcome] = []
     heard = asyncio.Event()
 
-    def said(_: str, outcome: str) -> None:
+    def said(outcome: WebhookOutcome) -> None:
         outcomes.append(outcome)
         heard.set()
 
-    sender = WebhookSender(store, hooks, said)
+    sender = WebhookSender(store, hooks)
+    sender.said = said
     task = asyncio.create_task(sender.run())
     async with asyncio.timeout(20):
         while await store.due_webhooks(time.time(), 1):
@@ -91,7 +93,7 @@ async def test_the_end_is_told_once_and_signed(receiver: Receiver) -> None:
     store = MemoryJobs()
     job = await ended_job(store, receiver.url)
     async with sending(store) as outcomes:
-        assert outcomes == ["told"]
+        assert outcomes == [SENT]
     ((headers, body),) = receiver.calls
     told = Webhook(SECRET).verify(body, headers)
     assert told["type"] == "job.done"
@@ -110,7 +112,7 @@ async def test_a_failure_is_tried_again_over_a_restart(
     store = MemoryJobs()
     await ended_job(store, receiver.url)
     async with sending(store.reopen()) as outcomes:
-        assert outcomes == ["failed", "failed", "failed", "told"]
+        assert outcomes == [FAILED, FAILED, FAILED, SENT]
     assert len({headers["webhook-id"] for headers, _ in receiver.calls}) == 1
 
 
@@ -122,7 +124,7 @@ async def test_it_is_given_up_after_the_last_pause(
     store = MemoryJobs()
     await ended_job(store, receiver.url)
     async with sending(store) as outcomes:
-        assert outcomes == ["failed"] * 3
+        assert outcomes == [FAILED, FAILED, DROPPED]
 
 
 async def test_the_next_try_comes_after_its_pause(receiver: Receiver) -> None:
@@ -140,7 +142,7 @@ async def test_gone_means_never_again(receiver: Receiver) -> None:
     store = MemoryJobs()
     await ended_job(store, receiver.url)
     async with sending(store) as outcomes:
-        assert outcomes == ["refused"]
+        assert outcomes == [DROPPED]
 
 
 async def test_what_is_no_longer_allowed_is_not_called(receiver: Receiver) -> None:
@@ -148,7 +150,7 @@ async def test_what_is_no_longer_allowed_is_not_called(receiver: Receiver) -> No
     await ended_job(store, receiver.url)
     await ended_job(store, receiver.url, tenant="without-a-secret")
     async with sending(store, Hooks(AllowList(), {"acme": SECRET})) as outcomes:
-        assert outcomes == ["refused", "refused"]
+        assert outcomes == [DROPPED, DROPPED]
     assert receiver.calls == []
 
 
@@ -156,5 +158,5 @@ async def test_a_name_that_leads_to_this_machine_is_not_called(receiver: Receive
     store = MemoryJobs()
     await ended_job(store, receiver.url.replace("127.0.0.1", "localhost"))
     async with sending(store, Hooks(AllowList.parse(["localhost"]), {"*": SECRET})) as outcomes:
-        assert outcomes == ["failed"]
+        assert outcomes == [FAILED]
     assert receiver.calls == []

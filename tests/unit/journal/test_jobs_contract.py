@@ -239,3 +239,17 @@ async def test_the_counts_follow(harness: JobsHarness) -> None:
     assert dict(harness.store.counts()) == expected
     await harness.store.purge(1_000.0, 10)
     assert sum(harness.store.counts().values()) == 3
+
+
+async def test_what_is_known_is_found_without_accepting_it(store: JobStore) -> None:
+    assert await store.known(new(1, key="k")) is None
+    first = await store.accept(new(1, key="k"))
+    for again in (new(1), replace(new(2, key="k"))):  # the same uid, the same key
+        found = await store.known(again)
+        assert found is not None
+        assert (found.job.id, found.existing) == (first.job.id, True)
+    with pytest.raises(KeyClashError):
+        await store.known(replace(new(2, key="k"), digest=b"other"))
+    assert await store.known(new(2, key="k", tenant="b")) is None
+    assert await store.known(new(3)) is None
+    assert sum(store.counts().values()) == 1
