@@ -166,6 +166,7 @@ async def test_nobody_is_lost_from_zero_to_four_and_back(tmp_path: Path) -> None
         await fleet.until_ready(where["http"], REPLICAS)
         more = await asyncio.wait_for(asyncio.gather(*fleet.send(120)), WITHIN_S)
         assert {status for status, _ in more} == {200}
+        assert fleet.queued <= ENGINE_QUEUE_BOUND
 
         await fleet.until_pushed(False)
         for port in fleet.ports:
