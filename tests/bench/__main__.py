@@ -191,7 +191,7 @@ def _returns(options: argparse.Namespace) -> Run:
 
 
 def _sustained(options: argparse.Namespace) -> Run:
-    plan = returns.Returns(**_given(seconds=options.seconds or 120.0, seed=options.seed))
+    plan = returns.Returns(**_given(seconds=options.seconds or 600.0, seed=options.seed))
     return lambda directory: returns.sustained(plan, directory, say)
 
 
