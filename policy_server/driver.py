@@ -275,10 +275,10 @@ class Driver:
         for event in events:
             if kept:
                 self._scribe.note(event, now)
-            if isinstance(event, (Admitted, Shed)):
-                self._resolve(event)  # its stream goes on at the loop's next turn, not here
-            elif isinstance(event, LeaseEnded):
+            if isinstance(event, LeaseEnded):
                 self._told_again.pop(event.request.uid, None)
+            elif self._holds and isinstance(event, (Admitted, Shed)):
+                self._resolve(event)  # its stream goes on at the loop's next turn, not here
             for listener in self._listeners[type(event)]:
                 listener(event, now)
         self._arm(now)

@@ -209,6 +209,8 @@ def _uid(value: str) -> str:
 
 def _whole(value: str) -> int:
     """A non-negative whole number, 0 for anything else."""
+    if not value:
+        return 0
     usable = len(value) <= MAX_DIGITS and value.isascii() and value.isdigit()
     return int(value) if usable else 0
 

@@ -32,7 +32,7 @@ from policy_server.adapters.tickets import Tickets
 from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.core.events import Admitted, Shed
 from policy_server.core.outcome import Outcome, ShedReason
-from policy_server.core.request import Priority
+from policy_server.core.request import Priority, Request
 from policy_server.driver import Hold, SupersededError
 
 HANDBACK_BATCH = 256
@@ -83,19 +83,20 @@ class Words:
         self.passed = encoder.passed()
         self.refused = encoder.refused
         self._encode = encoder.admitted
-        self._ready: dict[Go, bytes] = {}
+        self._ready: dict[tuple[str, Priority, bool, bool], bytes] = {}
         self._overloaded = {
             dialect: cycle([encoder.refused(answer) for answer in overloaded_answers(dialect)])
             for dialect in Dialect
         }
 
-    def admitted(self, go: Go) -> bytes:
-        """The answer that lets the request go."""
-        if go.wait_ms or go.uid:
-            return self._encode(go)
-        answer = self._ready.get(go)
+    def admitted(self, request: Request, observe: bool, ask_load: bool, wait_s: float) -> bytes:
+        """The answer that lets the request go after `wait_s` in the room, see `Go`."""
+        key = request.pool, request.priority, observe, ask_load
+        if wait_s or self.naming:
+            return self._encode(Go(*key, round(wait_s * 1000), request.uid if self.naming else ""))
+        answer = self._ready.get(key)
         if answer is None:
-            answer = self._ready[go] = self._encode(go)
+            answer = self._ready[key] = self._encode(Go(*key))
         return answer
 
     def overloaded(self, dialect: Dialect) -> bytes:
@@ -248,15 +249,9 @@ class Desk:
             told = shed_answer(decision, dialect, self._ticket(decision))
             return Verdict(words.refused(told), shed=decision)
         request = decision.request
-        go = Go(
-            request.pool,
-            request.priority,
-            decision.observe and request.observable,
-            request.pool in self.rules.orca_pools,
-            round(decision.wait_s * 1000),
-            request.uid if words.naming else "",
-        )
-        return Verdict(words.admitted(go), decision)
+        observe = decision.observe and request.observable
+        ask_load = request.pool in self.rules.orca_pools
+        return Verdict(words.admitted(request, observe, ask_load, decision.wait_s), decision)
 
     def _ticket(self, shed: Shed) -> str:
         return self._tickets.issue(shed, self._wall_clock()) if self._tickets is not None else ""

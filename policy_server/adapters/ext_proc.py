@@ -54,12 +54,20 @@ class Observer(Protocol):
 
 
 class ExtProc:
-    """The `ExternalProcessor` service of the gate wiring."""
+    """The `ExternalProcessor` service of the gate wiring.
 
-    def __init__(self, desk: Desk, observer: Observer) -> None:
+    `node`: the Envoy that all its streams come from; None = each stream's metadata is asked.
+    """
+
+    def __init__(self, desk: Desk, observer: Observer, node: str | None = None) -> None:
         self._desk = desk
         self._observer = observer
+        self._node = node
         self._words = Words(GateEncoder())
+
+    def of(self, node: str) -> ExtProc:
+        """The same for the streams of one Envoy."""
+        return ExtProc(self._desk, self._observer, node)
 
     async def process(self, _messages: object, context: Context) -> bytes:
         """One stream: read, decide, answer."""
@@ -78,7 +86,8 @@ class ExtProc:
     def _decide(self, message: ProcessingRequest, context: Context) -> Verdict | Held:
         desk = self._desk
         began = desk.clock()
-        asker = Asker(metadata_value(context, NODE_KEY), aged=desk.wants_age(began))
+        node = metadata_value(context, NODE_KEY) if self._node is None else self._node
+        asker = Asker(node, True, desk.wants_age(began))
         facts = facts_of(message, desk.rules, asker)
         return desk.decide(facts, began, self._words)
 

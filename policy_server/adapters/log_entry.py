@@ -91,8 +91,9 @@ def _uid(entry: HTTPAccessLogEntry) -> str:
     if uid:
         return uid
     facts = entry.common_properties.metadata.filter_metadata
-    if BODY_NAMESPACE in facts:
-        uid = facts[BODY_NAMESPACE].fields["uid"].string_value
+    body = facts.get(BODY_NAMESPACE)
+    if body is not None:
+        uid = body.fields["uid"].string_value
     if not uid and CHECKED in facts:
         uid = facts[CHECKED].fields[ANSWER_NAMESPACE].struct_value.fields["uid"].string_value
     return uid
@@ -102,9 +103,12 @@ def completion_of(entry: HTTPAccessLogEntry) -> Completion:
     """How the answer ended; see the table above."""
     common, response = entry.common_properties, entry.response
     status = response.response_code.value
-    sent = common.HasField("time_to_first_upstream_tx_byte")
-    reached = sent or response.response_code_details == "via_upstream"
-    first_byte_s, last_byte_s = _times(common)
+    first_byte_s = last_byte_s = None
+    reached = common.HasField("time_to_first_upstream_tx_byte")
+    if reached:
+        first_byte_s, last_byte_s = _times(common)
+    else:
+        reached = response.response_code_details == "via_upstream"
     upstream_failed = client_gone = stalled = False
     if common.HasField("response_flags"):  # most answers have none
         flags = common.response_flags
@@ -119,19 +123,18 @@ def completion_of(entry: HTTPAccessLogEntry) -> Completion:
 
 
 def _kind(common: AccessLogCommon) -> EntryKind:
-    if common.access_log_type == DownstreamPeriodic:
-        return EntryKind.HEARTBEAT
-    if common.access_log_type == DownstreamEnd:
+    kind = common.access_log_type
+    if kind == DownstreamEnd:
         return EntryKind.END
-    if common.access_log_type != NotSet:
+    if kind == DownstreamPeriodic:
+        return EntryKind.HEARTBEAT
+    if kind != NotSet:
         return EntryKind.OTHER
     return EntryKind.HEARTBEAT if common.intermediate_log_entry else EntryKind.END
 
 
 def _times(common: AccessLogCommon) -> tuple[float | None, float | None]:
-    """Seconds from the first byte sent upstream to the first and the last byte back."""
-    if not common.HasField("time_to_first_upstream_tx_byte"):
-        return None, None
+    """Seconds from the first byte sent upstream (there was one) to the first and the last back."""
     sent = _seconds(common.time_to_first_upstream_tx_byte)
     first = last = None
     if common.HasField("time_to_first_upstream_rx_byte"):

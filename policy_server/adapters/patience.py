@@ -29,6 +29,8 @@ _UNIT_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
 
 def patience_s(headers: Mapping[str, str]) -> float:
     """Seconds for which the caller may be held; infinite when it does not say."""
+    if HEADERS.isdisjoint(headers):
+        return math.inf
     shortest = math.inf
     for name, read in _READ.items():
         value = headers.get(name)

@@ -74,8 +74,7 @@ class Scribe:
             self._turn(event.request)
 
     def _turn(self, request: Request) -> None:
-        turn = self._turn_of(request)
-        if turn is not None:
+        if (turn := self._turn_of(request)) is not None:
             self._journal.save_turn(turn)
 
     def _turn_of(self, request: Request) -> Turn | None:

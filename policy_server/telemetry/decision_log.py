@@ -93,7 +93,8 @@ class DecisionLog:
 
     def on_event(self, event: Event, now: float) -> None:
         """Write the event's line if it has one and the budget allows it."""
-        self.tick(now)
+        if now >= self._window_end:
+            self.tick(now)
         if isinstance(event, Admitted):
             if not event.resent:
                 outcome = Outcome.QUEUED_ADMITTED if event.queued else Outcome.ADMITTED

@@ -90,21 +90,21 @@ class Metrics:
                 self._pool(event.pool).limit_changes[event.change.reason].inc()
             return
         request = event.request
-        series = self._pool(request.pool)
+        series = self._pools.get(request.pool) or self._pool(request.pool)
         if isinstance(event, Admitted):
             if not event.resent and request.kind is Kind.HELD:
                 series.admitted(event)
-                outcome = Outcome.QUEUED_ADMITTED if event.queued else Outcome.ADMITTED
-                self.tenants.count(request, outcome)
+                tenant = self.tenants.of(request)
+                (tenant.queued if event.queued else tenant.at_once).inc()
         elif isinstance(event, LeaseEnded):
             series.lease_ended(event)
         elif isinstance(event, Shed):
             if not request.or_job:  # counted as what becomes of it
                 series.shed(event)
-                self.tenants.count(request, Outcome.SHED)
+                self.tenants.of(request).shed.inc()
         elif isinstance(event, (Cancelled, Lapsed)) and request.kind is Kind.HELD:
             series.cancelled[request.priority].inc()
-            self.tenants.count(request, Outcome.CANCELLED)
+            self.tenants.of(request).cancelled.inc()
 
     def count(self, outcome: Outcome, pool: str = "", priority: Priority | None = None) -> None:
         """Count an outcome that the core never sees: passed, invalid, job_accepted."""

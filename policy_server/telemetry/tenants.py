@@ -6,8 +6,9 @@ the first MAX_NAMED tenants of the configuration (`known`, `weights`, `max_class
 
 from __future__ import annotations
 
-from collections import Counter as Counts
+from collections import Counter as Tally
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Counter
 
@@ -18,7 +19,15 @@ from policy_server.telemetry import names
 MAX_NAMED = 100
 """× pools × 4 outcomes series; a scrape of more than some thousands helps nobody."""
 OTHER = "other"
-OUTCOMES = (Outcome.ADMITTED, Outcome.QUEUED_ADMITTED, Outcome.SHED, Outcome.CANCELLED)
+
+
+class Counts(NamedTuple):
+    """One tenant's counters in one pool."""
+
+    at_once: Counter
+    queued: Counter
+    shed: Counter
+    cancelled: Counter
 
 
 class TenantSeries:
@@ -27,7 +36,7 @@ class TenantSeries:
     def __init__(self, registry: CollectorRegistry, named: Iterable[str] = ()) -> None:
         metric = names.TENANT_REQUESTS
         self._requests = Counter(metric.name, metric.help, metric.labels, registry=registry)
-        self._children: dict[tuple[str, str], dict[Outcome, Counter]] = {}
+        self._children: dict[tuple[str, str], Counts] = {}
         self._named: frozenset[str] = frozenset()
         self.use(named)
 
@@ -45,17 +54,18 @@ class TenantSeries:
 
     def by_label(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Counts by tenant, added up by label; every label is there."""
-        found = Counts(dict.fromkeys(self.labels(), 0))
+        found = Tally(dict.fromkeys(self.labels(), 0))
         for tenant, count in counts.items():
             found[self.label(tenant)] += count
         return dict(found)
 
-    def count(self, request: Request, outcome: Outcome) -> None:
-        """One more request that ended so; `outcome` is one of OUTCOMES."""
-        key = request.pool, self.label(request.tenant)
-        children = self._children.get(key)
-        if children is None:
-            children = self._children[key] = {
-                each: self._requests.labels(*key, each.value) for each in OUTCOMES
-            }
-        children[outcome].inc()
+    def of(self, request: Request) -> Counts:
+        """The counters that this request belongs to."""
+        tenant = request.tenant
+        key = request.pool, tenant if tenant in self._named else OTHER
+        counts = self._children.get(key)
+        if counts is None:
+            outcomes = Outcome.ADMITTED, Outcome.QUEUED_ADMITTED, Outcome.SHED, Outcome.CANCELLED
+            series = (self._requests.labels(*key, outcome.value) for outcome in outcomes)
+            counts = self._children[key] = Counts(*series)
+        return counts

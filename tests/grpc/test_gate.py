@@ -62,6 +62,16 @@ async def test_admitted_at_once(wired: Wired) -> None:
     assert wired.gate.leases == {"uid-7"}
 
 
+async def test_each_request_is_of_the_envoy_that_its_stream_names(wired: Wired) -> None:
+    wired.gate.decide = admitted
+    nodes = ("envoy-1", "envoy-2", "", "envoy-1", "envoy-2", "")
+    for number, node in enumerate(nodes):
+        call = wired.process(x_policy_node=node) if node else wired.process()
+        await call.write(request_headers(f"uid-{number}"))
+        assert observe(await call.read()) == b"0"
+    assert tuple(request.node for request in wired.gate.submitted) == nodes
+
+
 async def test_shed_at_once(wired: Wired) -> None:
     wired.gate.decide = shed
     answer = await ask(wired, request_headers())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import (
     CommonResponse,
@@ -131,9 +133,11 @@ def test_an_admission_sets_headers_and_metadata() -> None:
 
 def test_common_admissions_are_built_once() -> None:
     words = Words(GateEncoder())
-    go = Go("p", Priority.P1)
-    assert words.admitted(go) is words.admitted(go)
-    assert words.admitted(go) != words.admitted(Go("p", Priority.P1, observe=True))
+    one = Request("u", "p", Priority.P1, arrived=0.0, deadline=1.0)
+    other = replace(one, uid="v", tenant="acme")
+    assert words.admitted(one, False, False, 0.0) is words.admitted(other, False, False, 0.0)
+    assert words.admitted(one, False, False, 0.0) != words.admitted(one, True, False, 0.0)
+    assert words.admitted(one, False, False, 0.0) != words.admitted(one, False, False, 0.012)
 
 
 def test_a_single_stream_asks_to_be_kept_to_the_end() -> None:
