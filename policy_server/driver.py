@@ -188,7 +188,7 @@ class Driver:
 
     def knows(self, uid: str) -> bool:
         """Whether this request was here before: it waits, or waited before a restart, or goes."""
-        return self.admission.pool_of(uid) is not None
+        return self.admission.knows(uid)
 
     def lagging(self) -> bool:
         """Whether this process is too slow to decide on the lower classes."""
@@ -211,7 +211,7 @@ class Driver:
         Under load the log can overtake the gate: the client left, Envoy said so, and the request
         itself still stands in a buffer here. So ends of strangers are remembered for a while.
         """
-        if self.admission.pool_of(uid) is None:
+        if not self.admission.knows(uid):
             self._ended[uid] = None
             if len(self._ended) > ENDS_REMEMBERED:
                 self._ended.popitem(last=False)

@@ -135,17 +135,18 @@ def _kind(common: AccessLogCommon) -> EntryKind:
 
 def _times(common: AccessLogCommon) -> tuple[float | None, float | None]:
     """Seconds from the first byte sent upstream (there was one) to the first and the last back."""
-    sent = _seconds(common.time_to_first_upstream_tx_byte)
+    sent = common.time_to_first_upstream_tx_byte
     first = last = None
     if common.HasField("time_to_first_upstream_rx_byte"):
-        first = max(0.0, _seconds(common.time_to_first_upstream_rx_byte) - sent)
+        first = _between(sent, common.time_to_first_upstream_rx_byte)
     if common.HasField("time_to_last_upstream_rx_byte"):
-        last = max(0.0, _seconds(common.time_to_last_upstream_rx_byte) - sent)
+        last = _between(sent, common.time_to_last_upstream_rx_byte)
     return first, last
 
 
-def _seconds(duration: Duration) -> float:
-    return float(duration.seconds + duration.nanos * 1e-9)
+def _between(begin: Duration, end: Duration) -> float:
+    seconds, nanos = end.seconds - begin.seconds, end.nanos - begin.nanos
+    return max(0.0, float(seconds + nanos * 1e-9))
 
 
 def _upstream(common: AccessLogCommon) -> str:

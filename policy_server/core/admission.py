@@ -263,6 +263,10 @@ class Admission:
         pool = self._where.get(uid)
         return None if pool is None else pool.params.name
 
+    def knows(self, uid: str) -> bool:
+        """Whether `uid` waits or holds a lease."""
+        return uid in self._where
+
     def discard_window(self) -> None:
         """The policy server itself lagged: the open windows measure us, not the engine."""
         for pool in self._pools.values():
@@ -291,12 +295,13 @@ class Admission:
 
     def _track(self, pool: Pool, events: list[Event]) -> list[Event]:
         """Keep uid → pool in step with what just happened."""
+        where = self._where
         for event in events:
             if isinstance(event, LimitChanged):
                 continue
             uid = event.request.uid
             if pool.knows(uid):
-                self._where[uid] = pool
+                where[uid] = pool
             else:
-                self._where.pop(uid, None)
+                where.pop(uid, None)
         return events

@@ -53,11 +53,11 @@ class Scribe:
             journal.lease_ended(request.uid)
             self._turn(request)
         elif not self.places_stay:
-            if isinstance(event, Waiting):
+            if isinstance(event, Admitted):
+                self._admitted(event, now)
+            elif isinstance(event, Waiting):
                 journal.append_waiting(request, RequestContext(self._request_id_of(request.uid)))
                 self._turn(request)
-            elif isinstance(event, Admitted):
-                self._admitted(event, now)
             elif isinstance(event, (Cancelled, Lapsed)) or (
                 isinstance(event, Shed) and event.evicted
             ):
@@ -68,19 +68,19 @@ class Scribe:
             return
         held = Held(event.request, now, self._boot)
         if event.queued:
-            self._journal.release(held, self._turn_of(event.request))
+            turn = self._admission.turn_of(event.request)
+            charged = None if turn is None else self._charged(event.request, turn)
+            self._journal.release(held, charged)
         else:
             self._journal.lease_granted(held)
             self._turn(event.request)
 
     def _turn(self, request: Request) -> None:
-        if (turn := self._turn_of(request)) is not None:
-            self._journal.save_turn(turn)
-
-    def _turn_of(self, request: Request) -> Turn | None:
         turn = self._admission.turn_of(request)
-        if turn is None:
-            return None
+        if turn is not None:
+            self._journal.save_turn(self._charged(request, turn))
+
+    def _charged(self, request: Request, turn: tuple[float, float]) -> Turn:
         return Turn(request.pool, int(request.priority), request.tenant, *turn, self._boot)
 
     def take_back(self, places: Iterable[Place], now: float) -> list[Request]:

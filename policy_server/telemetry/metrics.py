@@ -43,6 +43,7 @@ from policy_server.core.outcome import (
 from policy_server.core.request import PRIORITIES, Kind, Priority
 from policy_server.telemetry import names
 from policy_server.telemetry.names import MetricId
+from policy_server.telemetry.quick import QuickHistogram
 from policy_server.telemetry.tenants import TenantSeries
 from policy_server.telemetry.views import PoolView
 
@@ -72,7 +73,7 @@ class Metrics:
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._families = _Families(self.registry)
-        self._decision = _histogram(names.DECISION, DECISION_BUCKETS, self.registry)
+        self._decision = QuickHistogram(names.DECISION, DECISION_BUCKETS, self.registry).labels()
         self._loop_lag = _histogram(names.LOOP_LAG, LAG_BUCKETS, self.registry)
         tickets = _counter(names.TICKETS, self.registry)
         self._tickets = {outcome: tickets.labels(outcome.value) for outcome in TicketOutcome}
@@ -168,7 +169,7 @@ class _Families:
         self.limit_changes = _counter(names.LIMIT_CHANGES, registry)
         self.expired = _counter(names.LEASES_EXPIRED, registry)
         self.reports = _counter(names.LOAD_REPORTS, registry)
-        self.wait = _histogram(names.WAIT, WAIT_BUCKETS, registry)
+        self.wait = QuickHistogram(names.WAIT, WAIT_BUCKETS, registry)
         self.wait_error = _histogram(names.WAIT_ERROR, WAIT_ERROR_BUCKETS, registry)
         self.retry_after = _histogram(names.RETRY_AFTER, RETRY_AFTER_BUCKETS, registry)
         self.ttft = _histogram(names.TTFT, TTFT_BUCKETS, registry)

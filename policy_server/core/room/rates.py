@@ -41,13 +41,17 @@ class DecayingRate:
 
     def at(self, now: float) -> float:
         """The rate now, per second."""
-        self._decay(now)
+        if now != self._at:
+            self._decay(now)
         return self._value
 
     def _decay(self, now: float) -> None:
-        if self._at is not None and now > self._at:
-            self._value *= math.exp((self._at - now) / self._memory_s)
-        self._at = now if self._at is None else max(self._at, now)
+        at = self._at
+        if at is None:
+            self._at = now
+        elif now > at:
+            self._value *= math.exp((at - now) / self._memory_s)
+            self._at = now
 
 
 class SteadyRate:

@@ -99,7 +99,8 @@ class Store:
 
     def touch(self, *, lazily: bool = False) -> None:
         """A table has something to write; `lazily`: it may take some 90 ms."""
-        self._check_open()
+        if self._closed or self._loop is None:
+            self._check_open()
         self._writer.touch(lazily=lazily)
 
     def open(self) -> None:
