@@ -199,9 +199,9 @@ class Driver:
         self._lagging = lagging
         self.admission.forgive_retries(self.clock())  # the constant refusal asks them to come back
 
-    def note_late(self) -> None:
-        """The loop was late: what was measured meanwhile says nothing about the engines."""
-        self.admission.discard_window()
+    def note_late(self, seconds: float) -> None:
+        """The loop was late: what was measured meanwhile says little about the engines."""
+        self.admission.note_late(seconds)
 
     # -- the signals' side ----------------------------------------------------------------------
 

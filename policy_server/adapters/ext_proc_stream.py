@@ -171,6 +171,7 @@ class SingleStream:
             head.status,
             first_byte_s=lease.head_at - lease.sent_at,
             last_byte_s=self._desk.clock() - lease.sent_at,
+            timed_here=True,
         )
 
     # -- signs of life, and the end ---------------------------------------------------------------

@@ -267,11 +267,11 @@ class Admission:
         """Whether `uid` waits or holds a lease."""
         return uid in self._where
 
-    def discard_window(self) -> None:
-        """The policy server itself lagged: the open windows measure us, not the engine."""
+    def note_late(self, seconds: float) -> None:
+        """The policy server itself was late by `seconds`: times taken meanwhile measure it."""
         for pool in self._pools.values():
             if pool.feedback.window is not None:
-                pool.feedback.window.tainted = True
+                pool.feedback.window.note_late(seconds)
 
     def forgive_retries(self, now: float) -> None:
         """Clients were refused without us: their returns in the next minutes are asked for."""

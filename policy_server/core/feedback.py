@@ -129,7 +129,8 @@ class Feedback:
         window = self.window
         if window is None:
             raise RuntimeError("no window is open")
-        plain, tainted, previous = window.plain_answers, window.tainted, self.limit.current
+        plain, previous = window.plain_answers, self.limit.current
+        tainted = window.tainted(now)
         sample = window.close(now, seats, previous, observed.values())
         self.sampler.close_window(sample.duration_s, len(observed), plain / sample.duration_s)
         self.last_sample = sample

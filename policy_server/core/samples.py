@@ -16,6 +16,7 @@ class Completion:
     client_gone     the client hung up before the end
     reached_upstream  False when the request left before it was sent on
     first_byte_s, last_byte_s  seconds from the first upstream byte sent (None = never came)
+    timed_here      these two are by our own clock, not by Envoy's
     """
 
     status: int
@@ -23,6 +24,7 @@ class Completion:
     reached_upstream: bool = True
     first_byte_s: float | None = None
     last_byte_s: float | None = None
+    timed_here: bool = False
 
 
 @dataclass(frozen=True, slots=True)

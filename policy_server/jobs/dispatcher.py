@@ -325,7 +325,10 @@ def _answered(delivery: Delivery) -> _Outcome:
     if delivery.local:
         return _Outcome(Attempt(None, headers, f"Envoy answered {answer.status}"), UNREACHED)
     completion = Completion(
-        answer.status, first_byte_s=delivery.first_byte_s, last_byte_s=delivery.last_byte_s
+        answer.status,
+        first_byte_s=delivery.first_byte_s,
+        last_byte_s=delivery.last_byte_s,
+        timed_here=True,
     )
     detail = f"the model server answered {answer.status}"
     return _Outcome(Attempt(answer.status, headers, detail), completion, answer)

@@ -11,7 +11,7 @@ that sends its body slowly makes its request old, and a thread that is busy may 
 is a quarter of a second; two looks without two witnesses end it. In the first seconds nothing is
 refused: what comes then has waited elsewhere already and must not lose its place.
 
-A reading above 50 ms is told apart from all that: what was measured meanwhile measures us.
+Readings above 50 ms are told apart from all that: what was measured meanwhile measures us.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WITNESSES = 2
 class OverloadGuard:
     """Judges the loop it runs on. `cpu` gives the CPU seconds that the loop's thread has used.
 
-    `on_turn` is called with the new state when it turns, `on_late` at each late reading.
+    `on_turn` is called with the new state when it turns, `on_late` with each late reading, seconds.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class OverloadGuard:
         now: float,
         cpu: Callable[[], float],
         on_turn: Callable[[bool], None],
-        on_late: Callable[[], None] = lambda: None,
+        on_late: Callable[[float], None] = lambda _seconds: None,
     ) -> None:
         self._cpu = cpu
         self._on_turn = on_turn
@@ -74,7 +74,7 @@ class OverloadGuard:
         self._readings += 1
         self._least_lag_s = min(self._least_lag_s, lag_s)
         if lag_s > LATE_S:
-            self._on_late()
+            self._on_late(lag_s)
         if now - self._began >= LOOK_S:
             self._judge(now)
             self._begin(now)

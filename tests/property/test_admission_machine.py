@@ -285,9 +285,9 @@ class AdmissionMachine(RuleBasedStateMachine):
 
     # -- operators ----------------------------------------------------------------------------
 
-    @rule()
-    def lag(self) -> None:
-        self.gate.discard_window()
+    @rule(seconds=st.floats(0.0, 5.0))
+    def lag(self, seconds: float) -> None:
+        self.gate.note_late(seconds)
 
     @rule(
         change=st.integers(0, len(CHANGES + POOLS) - 1), drop=st.sampled_from([None, None, "one"])

@@ -408,9 +408,12 @@ async def test_a_late_loop_spoils_the_window_and_overload_is_readable() -> None:
     assert window is not None
     stage.driver.set_lagging(True)
     assert stage.driver.lagging()
-    assert not window.tainted
-    stage.driver.note_late()
-    assert window.tainted
+    now = stage.driver.clock()
+    stage.driver.admission.first_token("a", now)
+    stage.driver.note_late(0.2)
+    assert not window.tainted(now + 1.0)
+    stage.driver.note_late(0.2)
+    assert window.tainted(now + 1.0)
     stage.driver.set_lagging(False)
     assert not stage.driver.lagging()
 

@@ -15,8 +15,9 @@
 A reported engine queue replaces Q while it is younger than two windows; where pages are scraped,
 they count alone. A report is evidence as a latency sample is. Where nothing is seen of a whole
 answer but its time, its length unknown (a wiring without an observer), that time counts only while
-no engine speaks. A window in which the policy server itself lagged is thrown away: its times
-measure us, not the engine.
+no engine speaks. A window of which the policy server itself was late for more than a third moves
+nothing when its times were taken here: they measure us, not the engine. Below that medians and
+sums over many tokens hardly notice; Envoy's own times, of whole answers, never do.
 
 Owner: the pool; pure.
 """
@@ -41,6 +42,7 @@ MIN_ANSWER_TOKENS = 8
 KV_FULL = 0.9
 REPORT_FRESH_S = 2 * WINDOW_S
 MAX_SOURCES = 256
+LATE_SHARE = 1 / 3
 
 
 BATCHING = 2.5
@@ -95,7 +97,8 @@ class Window:
         self._peak = inflight
         self._waited = False
         self.plain_answers = 0
-        self.tainted = False
+        self._late_s = 0.0
+        self._timed_here = False
 
     # -- what happened ------------------------------------------------------------------------
 
@@ -107,10 +110,17 @@ class Window:
         """Requests had to wait for a slot."""
         self._waited = True
 
+    def note_late(self, seconds: float) -> None:
+        """This process was late by `seconds`."""
+        self._late_s += seconds
+
+    def tainted(self, now: float) -> bool:
+        """Whether the times taken so far measure us, not the engine."""
+        return self._timed_here and self._late_s > LATE_SHARE * (now - self._started)
+
     def first_token(self, lease: Lease, ttft_s: float, now: float) -> None:
-        """An observed stream's first token; in a tainted window it teaches nothing."""
-        if self.tainted:
-            return
+        """An observed stream's first token."""
+        self._timed_here = True
         self._first_tokens += lease.weight
         self._residual(baseline_key(lease.request), lease, ttft_s, now)
 
@@ -144,9 +154,8 @@ class Window:
             return
         request = lease.request
         whole = not request.streamed and completion.first_byte_s is not None
-        self.plain_answers += whole  # also in a tainted window: it prices the observer's coin
-        if self.tainted:
-            return
+        self.plain_answers += whole
+        self._timed_here |= completion.timed_here
         total = completion.last_byte_s
         if total is not None:
             self._latencies.append(total)
@@ -289,7 +298,7 @@ class Window:
 
     def _tpot(self, now: float) -> tuple[float | None, float | None]:
         """T and T0, weighted by the tokens of each model."""
-        if self._gap_tokens < MIN_TOKENS or self.tainted:
+        if self._gap_tokens < MIN_TOKENS or self.tainted(now):
             return None, None
         weighted = 0.0
         counted = 0

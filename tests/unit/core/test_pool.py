@@ -402,7 +402,8 @@ def test_a_full_engine_cuts_the_limit_and_says_why() -> None:
 def test_a_window_in_which_we_lagged_ourselves_moves_nothing() -> None:
     gate = admission(pool_params(LimitParams("vegas", initial=10.0)))
     send(gate, " ".join(f"u{i}" for i in range(20)))
-    gate.discard_window()
+    gate.first_token("u1", 8.0)
+    gate.note_late(4.0)
     gate.load_report("chat", "engine", LoadReport(waiting=500.0, kv_used=1.0), 9.0)
     (change, *_) = only(LimitChanged, run_timers(gate, 9.0, 10.5))
     assert (change.change.limit, change.change.reason) == (10.0, Reason.HOLD)

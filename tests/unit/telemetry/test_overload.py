@@ -23,12 +23,12 @@ class Guarded:
     def __init__(self) -> None:
         self.now, self.cpu_s = 1000.0, 5.0
         self.turns: list[bool] = []
-        self.late = 0
+        self.late: list[float] = []
         self.guard = OverloadGuard(self.now, lambda: self.cpu_s, self.turns.append, self._note)
         self.run(GRACE_S + LOOK_S)
 
-    def _note(self) -> None:
-        self.late += 1
+    def _note(self, seconds: float) -> None:
+        self.late.append(seconds)
 
     def run(
         self,
@@ -78,7 +78,7 @@ def test_two_agree_within_two_looks(
 def test_one_late_reading_is_told_but_refuses_nobody(guarded: Guarded) -> None:
     guarded.run(EVERY_S, 0.4, 1.0)
     guarded.run(2.0)
-    assert guarded.late == 1
+    assert guarded.late == [0.4]
     assert not guarded.turns
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -176,14 +177,25 @@ def test_whole_answers_of_one_length_tell_as_late_as_they_come() -> None:
     assert close(w).feedback_s == 3.0
 
 
-def test_a_window_in_which_we_lagged_still_counts_the_whole_answers() -> None:
+def test_our_lateness_is_told_from_what_envoy_measured() -> None:
+    """On a busy machine no window is without a late timer: whole answers still teach."""
     w = window()
-    w.tainted = True
-    w.completed(
-        lease("a", streamed=False), LeaseEnd.COMPLETED, Completion(200, False, True, 1.0, 1.0), 1.0
-    )
-    assert w.plain_answers == 1
-    assert close(w).delay_s is None
+    w.note_late(1.9)
+    end = Completion(200, False, True, 1.0, 1.0)
+    w.completed(lease("a", streamed=False), LeaseEnd.COMPLETED, end, 1.0)
+    assert not w.tainted(2.0)
+    w.completed(lease("b", streamed=False), LeaseEnd.COMPLETED, replace(end, timed_here=True), 1.0)
+    assert w.tainted(2.0)
+
+
+def test_a_window_is_ours_when_we_were_late_for_more_than_a_third_of_it() -> None:
+    w = window()
+    w.first_token(lease("a"), 0.1, 1.0)
+    w.note_late(0.6)
+    assert not w.tainted(2.0)
+    w.note_late(0.1)
+    assert w.tainted(2.0)
+    assert close(w).tpot_s is None
 
 
 def test_answers_that_nobody_observed_say_nothing_of_the_queue() -> None:
