@@ -95,10 +95,12 @@ class Baselines:
         self._families: dict[tuple[str, str, str], dict[int, Baseline]] = {}
         self._tpot: dict[str, Baseline] = {}
 
-    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
+    def ttft_residual(
+        self, key: Key, x: float, now: float, allowed: float = 1.0, at_first: float = math.inf
+    ) -> float:
         """Seconds of `x` above `allowed` times what this size costs unloaded.
 
-        Takes `x` as a sample, too.
+        Takes `x` as a sample, too; the very first counts for no more than `at_first`.
         """
         if not _is_duration(x):
             return 0.0
@@ -108,7 +110,8 @@ class Baselines:
                 key = OVERFLOW_KEY
                 base = self._ttft.get(key)
             if base is None:
-                base = self._add(key, Baseline(x, x, now, samples=0))
+                first = min(x, at_first)
+                base = self._add(key, Baseline(first, first, now, samples=0))
         residual = max(0.0, x - allowed * self._vouched(key, base))
         base.update(x, now)
         return residual
@@ -140,8 +143,8 @@ class Baselines:
         return base.value if base else None
 
     def ttft_min(self) -> float | None:
-        """The smallest unloaded TTFT of any size, seconds."""
-        return min((b.value for b in self._ttft.values()), default=None)
+        """The smallest unloaded TTFT of streamed answers of any size, seconds."""
+        return min((b.value for key, b in self._ttft.items() if key[2] == "stream"), default=None)
 
     def tpot_sample(self, model: str, x: float, now: float) -> None:
         """Take the token-weighted TPOT of one window."""

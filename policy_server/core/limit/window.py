@@ -3,8 +3,9 @@
     w = 2 s (1 s in slow start) and ≥ 8 events; else up to 8 s more, then what there is, with the
         censored ages
     r_i  = (TTFT_i − B)+            only of requests dispatched after the last cut
-    whole answers (not streamed, n tokens): q of the fit time = q + T·n in place of r, T likewise
-         (see `whole`); while their lengths are too equal for it, r = (time_i − 2.5·n·B_n)+
+    whole answers (not streamed, n tokens): q of the fit time = q + T·n, beyond what q is
+         unloaded, in place of r; T likewise (see `whole`); while their lengths are too equal for
+         it, r = (time_i − 2.5·n·B_n)+
     cens = (age − 3·min B)+         of observed requests that still wait for their first token
     d    = max(median r, mean cens) X = first tokens/s (sampling undone)   Q = X·d
          the median, for a standing queue delays everyone (CoDel's insight), while a few prompts
@@ -43,6 +44,8 @@ KV_FULL = 0.9
 REPORT_FRESH_S = 2 * WINDOW_S
 MAX_SOURCES = 256
 LATE_SHARE = 1 / 3
+UNSEEN_PART = 0.15
+LEAST_S = 1e-3  # a baseline of zero would be one that nothing can ever meet
 
 
 BATCHING = 2.5
@@ -85,6 +88,7 @@ class Window:
         self._told = 0  # fresh reports
         self._bases: list[float] = []
         self._lines: list[Line] = []
+        self._intercepts: list[float] = []  # of the lines, beyond what is there unloaded
         self._whole_s: list[float] = []  # times of answers that came whole
         self._first_tokens = 0.0
         self._gap_s = 0.0
@@ -184,8 +188,19 @@ class Window:
                     self.tokens(request.model, line.slope_s * tokens, tokens)
                     self._last_event = now
                     self._lines.append(line)
+                    self._intercepts.append(self._queue_of(request, line, now))
                     return
         self._residual(baseline_key(request, tokens), lease, seconds, now, tokens)
+
+    def _queue_of(self, request: Request, line: Line, now: float) -> float:
+        """What of a line's intercept is a queue; the rest, prefill and network, is always there.
+
+        At first that rest is little: an engine never seen without a queue is not one far away.
+        """
+        key = (request.model, request.path, "intercept", 0)
+        at_first = UNSEEN_PART * (line.mean_s - line.intercept_s)
+        seconds = max(line.intercept_s, LEAST_S)
+        return self._baselines.ttft_residual(key, seconds, now, at_first=max(at_first, LEAST_S))
 
     def answer_tpot(self, seconds: float, tokens: int) -> None:
         """One observed answer's time per token, `tokens` long."""
@@ -291,8 +306,7 @@ class Window:
             and lease.request.streamed
             and lease.granted >= self._cut_at
         ]
-        queued = [line.intercept_s for line in self._lines]
-        delays = (_median(self._residuals + blunt), _mean(ages), _mean(queued))
+        delays = (_median(self._residuals + blunt), _mean(ages), _mean(self._intercepts))
         candidates = [d for d in delays if d is not None]
         return max(candidates, default=None)
 

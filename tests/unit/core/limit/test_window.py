@@ -155,9 +155,31 @@ def test_whole_answers_of_different_lengths_tell_the_queue_from_the_length() -> 
         end = Completion(200, False, True, 0.5 + 0.02 * n, 1.0)
         w.completed(whole(n), LeaseEnd.COMPLETED, end, 1.0)
     sample = close(w)
-    assert sample.delay_s == pytest.approx(0.5, abs=1e-6)
+    # 2.3 s of decoding on average, of which .15 may be something else
+    assert sample.delay_s == pytest.approx(0.5 - 0.15 * 2.3, abs=0.02)
     assert sample.tpot_s == pytest.approx(0.02)
     assert sample.feedback_s > 1.0
+
+
+def far_away(w: Window, rtt_s: float, queue_s: float = 0.0) -> None:
+    for n in range(20, 220, 10):  # 20 ms per token
+        end = Completion(200, False, True, rtt_s + queue_s + 0.02 * n, 1.0)
+        w.completed(whole(n), LeaseEnd.COMPLETED, end, 1.0)
+
+
+def test_what_every_whole_answer_takes_besides_its_tokens_is_no_queue() -> None:
+    """Prefill, and an engine on another continent: the limit was cut to one for it."""
+    w = window()
+    far_away(w, 0.3)  # less than .15 of 120 tokens of 20 ms
+    assert close(w).delay_s == pytest.approx(0.0, abs=1e-3)
+    far_away(w, 0.3, 1.0)
+    assert (close(w).delay_s or 0.0) > 0.5
+
+
+def test_an_engine_never_seen_without_a_queue_is_not_taken_for_one_far_away() -> None:
+    w = window()
+    far_away(w, 2.0)
+    assert close(w).delay_s == pytest.approx(2.0 - 0.15 * 0.02 * 115, abs=0.02)
 
 
 def test_whole_answers_of_one_length_may_take_two_and_a_half_times_as_long() -> None:
