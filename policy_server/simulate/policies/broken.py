@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -49,34 +50,40 @@ class GullibleGate(CoreGate):
 class RawBaselines(Baselines):
     """Takes the whole TTFT for delay."""
 
-    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
+    def ttft_residual(
+        self, key: Key, x: float, now: float, allowed: float = 1.0, at_first: float = math.inf
+    ) -> float:
         """All of it."""
-        super().ttft_residual(key, x, now, allowed)
+        super().ttft_residual(key, x, now, allowed, at_first)
         return x
 
 
 class PureMinimum(Baselines):
     """Believes the best TTFT that it ever saw."""
 
-    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
+    def ttft_residual(
+        self, key: Key, x: float, now: float, allowed: float = 1.0, at_first: float = math.inf
+    ) -> float:
         """Fall all the way to `x` at once."""
-        residual = super().ttft_residual(key, x, now, allowed)
+        residual = super().ttft_residual(key, x, now, allowed, at_first)
         for _ in range(40):
             if x >= (self.ttft(key) or 0.0):
                 break
-            super().ttft_residual(key, x, now, allowed)
+            super().ttft_residual(key, x, now, allowed, at_first)
         return residual
 
 
 class LeakingBaselines(Baselines):
     """Leaks while nobody calls."""
 
-    def ttft_residual(self, key: Key, x: float, now: float, allowed: float = 1.0) -> float:
+    def ttft_residual(
+        self, key: Key, x: float, now: float, allowed: float = 1.0, at_first: float = math.inf
+    ) -> float:
         """Leak for all the time since the last sample, then as usual."""
         base = self._ttft.get(key)
         if base is not None:
             base.value *= 1.0 + LEAK_PER_S * max(0.0, now - base.at)
-        return super().ttft_residual(key, x, now, allowed)
+        return super().ttft_residual(key, x, now, allowed, at_first)
 
 
 class LeakingGate(CoreGate):
