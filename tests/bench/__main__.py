@@ -31,6 +31,7 @@ from tests.bench import (
     ceiling,
     decision,
     held,
+    jobs,
     journal,
     observer,
     overload,
@@ -148,6 +149,11 @@ def _journal(options: argparse.Namespace) -> Run:
     return lambda directory: journal.run(plan, directory, say)
 
 
+def _jobs(options: argparse.Namespace) -> Run:
+    plan = jobs.Jobs(**_given(seconds=options.seconds))
+    return lambda directory: jobs.run(plan, directory, say)
+
+
 def _room(_options: argparse.Namespace) -> Run:
     return lambda directory: room.run(room.Waiting(), directory, say)
 
@@ -208,6 +214,7 @@ RUNS: dict[str, Callable[[argparse.Namespace], Run]] = {
     "ceiling": _ceiling,
     "decision": _decision,
     "journal": _journal,
+    "jobs": _jobs,
     "room": _room,
     "observer": _observer,
     "startup": _startup,

@@ -1,5 +1,5 @@
 """What jobs cost: the 202 against one in memory and against a bare fsync, beside requests that are
-no jobs, and at the start with a hundred thousand of them in line.
+no jobs, and at the start (`recovery`).
 
 Every job waits: the one seat is taken by an answer that never comes. The figures of two things that
 are compared are taken in turns, so that a slow minute of the machine hits both.
@@ -17,23 +17,19 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from statistics import median
 
-import aiohttp
-
-from policy_server.core.request import Priority
 from policy_server.jobs.vault import KEY_VARIABLE
-from policy_server.journal.jobs import Job, JobRequest, NewJob
-from policy_server.journal.sqlite.jobs import _accept
-from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.load.results import Quantiles
 from policy_server.processes import tied_to_us
 from tests.bench.client import Connection, Reply, closed_loop, connect, request
 from tests.bench.lab import NO_RATE_LIMIT, fixed, silence
-from tests.bench.meter import cpu_s, rss_bytes
+from tests.bench.meter import cpu_s
 from tests.bench.plain_envoy import with_trivial_upstream
+from tests.bench.recovery import recover
 from tests.bench.result import Bar, Cell, Part
+from tests.bench.turns import Rate, Round, cost, in_turns, middle, scatter, speed
 from tests.support.envoy_process import running_envoy, wait_http_ok
 from tests.support.stack import start, stop
 from tests.support.wired import bootstrap_for, ports
@@ -41,8 +37,6 @@ from tests.support.wired import bootstrap_for, ports
 MIN_SHARE_OF_MEMORY = 0.7
 MIN_FAST_PATH = 0.95
 FSYNC_TIMES, FSYNC_MORE_S = 2.0, 0.010
-MAX_RECOVERY_S = 5.0
-MAX_BYTES_PER_JOB = 1024
 COLUMNS = ("what", "disk, jobs", "memory, or no jobs", "ratio", "bare fsync")
 JOB = request("0", prefer="respond-async")
 PLAIN = request("0")
@@ -51,14 +45,17 @@ HUGE = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """`rounds` of `seconds` each for rates; `rate` a second for the latency."""
+    """`rounds` of four turns of `seconds` each for rates; `rate` a second for the latency, in so
+    many parts; what is there at the recovery."""
 
-    seconds: float = 5.0
-    rounds: int = 3
+    seconds: float = 1.5
+    rounds: int = 9
     clients: int = 64
     rate: float = 200.0
-    latency_s: float = 15.0
+    latency_s: float = 20.0
+    parts: int = 5
     queued: int = 100_000
+    held: int = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +74,7 @@ async def running(
     _make(directory)
     where = ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
-    via = {"jobs": {"via": f"http://127.0.0.1:{where['jobs']}"}} if jobs else {}
+    via = {"jobs": {"via": f"http://127.0.0.1:{where['jobs']}", "max_jobs": 10**9}} if jobs else {}
     file = directory / "config.yaml"
     file.write_text(json.dumps({"server": server, **fixed(limit), **via}))
     bootstrap = bootstrap_for(where, file, gate_rate_per_s=NO_RATE_LIMIT)
@@ -103,7 +100,7 @@ async def _on_disk(file: Path, directory: Path) -> asyncio.subprocess.Process:
 
 
 async def _in_memory(file: Path) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "tests.bench.memory_server", str(file)]
+    command = [sys.executable, "-m", "tests.bench.memory_gate", str(file)]
     key = {KEY_VARIABLE: base64.b64encode(bytes(32)).decode()}
     with (file.parent / "memory.log").open("ab") as sink:
         return await asyncio.create_subprocess_exec(
@@ -122,64 +119,51 @@ async def run(plan: Jobs, directory: Path, say: Callable[[str], None]) -> Part:
     say(str(part.rows[-1]))
     await _latency(plan, directory, part)
     say(str(part.rows[-1]))
-    await _recovery(plan, directory, part)
+    await recover(plan.queued, plan.held, directory, part)
     part.data["plan"] = asdict(plan)
     return part
 
 
-async def _rate(bench: Bench, plan: Jobs, what: bytes, status: int) -> float:
+async def _turn(bench: Bench, plan: Jobs, what: bytes, status: int) -> Rate:
+    before = cpu_s(bench.pid)
     loop = await closed_loop(bench.url, plan.clients, what, plan.seconds)
-    return loop.replies.statuses[status] / plan.seconds
+    used, statuses = cpu_s(bench.pid) - before, loop.replies.statuses
+    assert statuses.total() == statuses[status] > 0, f"expected {status} only: {statuses}"
+    return Rate(statuses[status] / plan.seconds, 1e6 * used / statuses[status])
 
 
 async def _accepting(plan: Jobs, directory: Path, part: Part) -> None:
     """202s a second."""
-    rates: dict[str, list[float]] = {"disk": [], "memory": []}
     async with (
         running(directory / "disk", 1) as disk,
         running(directory / "memory", 1, memory=True) as memory,
     ):
-        for _ in range(plan.rounds):
-            rates["disk"].append(await _rate(disk, plan, JOB, 202))
-            rates["memory"].append(await _rate(memory, plan, JOB, 202))
-    ratio = median(rates["disk"]) / median(rates["memory"])
-    part.rows.append(["202s/s", median(rates["disk"]), median(rates["memory"]), ratio, None])
-    part.bars.append(Bar.at_least("202s/s against memory", ratio, MIN_SHARE_OF_MEMORY))
-    part.data["accepting"] = rates
+        turns = [partial(_turn, bench, plan, JOB, 202) for bench in (disk, memory)]
+        rounds = await in_turns(plan.rounds, *turns)
+    _rows(part, "202s", rounds)
+    part.bars.append(Bar.at_least("202s/s against memory", speed(rounds), MIN_SHARE_OF_MEMORY))
 
 
 async def _beside(plan: Jobs, directory: Path, part: Part) -> None:
     """Requests that are no jobs, with jobs on and off. What counts is the policy server's CPU time
     for each: it is the bottleneck, and other load moves it least."""
-    rates: dict[str, list[float]] = {"on": [], "off": []}
-    costs: dict[str, list[float]] = {"on": [], "off": []}
     async with (
         running(directory / "on", HUGE) as on,
         running(directory / "off", HUGE, jobs=False) as off,
     ):
-        for turn in range(2 * plan.rounds):
-            order = (("on", on), ("off", off)) if turn % 2 else (("off", off), ("on", on))
-            for name, bench in order:
-                before = cpu_s(bench.pid)
-                rates[name].append(await _rate(bench, plan, PLAIN, 200))
-                used = cpu_s(bench.pid) - before
-                costs[name].append(1e6 * used / max(1.0, rates[name][-1] * plan.seconds))
-    part.rows.append(["plain requests/s", *_both(rates), _ratio(rates), None])
-    cheap = median(costs["off"]) / median(costs["on"])
-    part.rows.append(["CPU µs of a plain request", *_both(costs), cheap, None])
-    part.bars.append(
-        Bar.at_least("plain requests a CPU second, against no jobs", cheap, MIN_FAST_PATH)
-    )
-    part.data["beside"] = {"rates": rates, "costs": costs}
+        turns = [partial(_turn, bench, plan, PLAIN, 200) for bench in (on, off)]
+        rounds = await in_turns(plan.rounds, *turns)
+    _rows(part, "plain requests", rounds)
+    name = "plain requests a CPU second, against no jobs"
+    part.bars.append(Bar.at_least(name, 1 / cost(rounds), MIN_FAST_PATH))
 
 
-def _both(figures: dict[str, list[float]]) -> list[float]:
-    return [median(found) for found in figures.values()]
-
-
-def _ratio(figures: dict[str, list[float]]) -> float:
-    disk, memory = _both(figures)
-    return disk / memory
+def _rows(part: Part, what: str, rounds: list[Round]) -> None:
+    ours, other = middle([r.ours for r in rounds]), middle([r.other for r in rounds])
+    part.rows.append([f"{what} a second", ours.per_s, other.per_s, speed(rounds), None])
+    part.rows.append([f"{what}: CPU µs each", ours.cpu_us, other.cpu_us, cost(rounds), None])
+    part.notes.append(f"{what}: {scatter(rounds)}")
+    part.data[what] = [asdict(one) for one in rounds]
 
 
 @dataclass(slots=True)
@@ -217,29 +201,32 @@ class _Open:
 
 
 async def _latency(plan: Jobs, directory: Path, part: Part) -> None:
-    """p99 of the 202 at a steady rate, and of one bare fsync on the same disk; for comparison, of
+    """p99 of the 202 at a steady rate, and of one bare fsync on the same disk, in turns; beside it
     requests that are no jobs, which shows what the machine itself adds."""
-    load, plain = _Open(), _Open(what=PLAIN, wanted=200)
-    async with running(directory / "plain", HUGE) as bench:
-        await plain.run(bench.url, plan.rate, plan.latency_s)
-    fsyncs = _fsyncs(directory)
-    async with running(directory / "latency", 1) as bench:
-        await load.run(bench.url, plan.rate, plan.latency_s)
-    fsyncs += _fsyncs(directory)
-    p99, fsync = Quantiles.of(load.latencies).p99, Quantiles.of(fsyncs).p99
-    p50 = Quantiles.of(load.latencies).p50
-    usual = Quantiles.of(plain.latencies)
-    part.rows.append([f"plain p50 ms at {plan.rate:g}/s", _ms(usual.p50), None, None, None])
-    part.rows.append([f"plain p99 ms at {plan.rate:g}/s", _ms(usual.p99), None, None, None])
-    part.rows.append([f"202 p50 ms at {plan.rate:g}/s", _ms(p50), None, None, None])
-    part.rows.append([f"202 p99 ms at {plan.rate:g}/s", _ms(p99), None, None, _ms(fsync)])
-    wanted = None if fsync is None else FSYNC_TIMES * fsync + FSYNC_MORE_S
-    late = None if p99 is None or wanted is None else p99 / wanted
+    load, plain, fsyncs = _Open(), _Open(what=PLAIN, wanted=200), []
+    async with (
+        running(directory / "plain", HUGE) as usual,
+        running(directory / "latency", 1) as bench,
+    ):
+        for _ in range(plan.parts):
+            fsyncs += await asyncio.to_thread(_fsyncs, directory)
+            await plain.run(usual.url, plan.rate, plan.latency_s / plan.parts)
+            await load.run(bench.url, plan.rate, plan.latency_s / plan.parts)
+    fsync, found = Quantiles.of(fsyncs), Quantiles.of(load.latencies)
+    known = Quantiles.of(plain.latencies)
+    for name in ("p50", "p99"):
+        ours, other = getattr(found, name), getattr(known, name)
+        times = None if ours is None or not other else ours / other
+        bare = _ms(getattr(fsync, name))
+        what = f"202 {name} ms at {plan.rate:g}/s, and of a plain request"
+        part.rows.append([what, _ms(ours), _ms(other), times, bare])
+    wanted = None if fsync.p99 is None else FSYNC_TIMES * fsync.p99 + FSYNC_MORE_S
+    late = None if found.p99 is None or wanted is None else found.p99 / wanted
     part.bars.append(Bar.at_most("202 p99 against 2 fsyncs + 10 ms", late, 1.0))
     part.bars.append(Bar.equal("answers other than 202", load.others, 0))
 
 
-def _fsyncs(directory: Path, count: int = 300) -> list[float]:
+def _fsyncs(directory: Path, count: int = 200) -> list[float]:
     """Seconds that one small write and its fsync take."""
     found = []
     with (directory / "fsync").open("ab", buffering=0) as file:
@@ -250,71 +237,6 @@ def _fsyncs(directory: Path, count: int = 300) -> list[float]:
             found.append(time.monotonic() - began)
             time.sleep(0.002)
     return found
-
-
-async def _recovery(plan: Jobs, directory: Path, part: Part) -> None:
-    """From the start of the process until it serves, with so many jobs in line and with none."""
-    figures = {}
-    for name, count in (("empty", 0), ("full", plan.queued)):
-        folder = directory / name
-        folder.mkdir()
-        await _fill(folder / "data" / "journal.db", count)
-        where = ports()
-        server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
-        file = folder / "config.yaml"
-        via = {"via": "http://127.0.0.1:9"}
-        file.write_text(json.dumps({"server": server, **fixed(1), "jobs": via}))
-        began = time.monotonic()
-        process = await _on_disk(file, folder)
-        await wait_http_ok(f"http://127.0.0.1:{where['http']}/readyz", process)
-        seconds = time.monotonic() - began
-        queued = await _queued(where["http"])
-        figures[name] = (seconds, rss_bytes(process.pid), queued)
-        await stop(process)
-    (empty_s, empty, _), (full_s, full, queued) = figures["empty"], figures["full"]
-    each = (full - empty) / plan.queued
-    part.rows.append([f"start → ready s, {plan.queued} queued", full_s, None, None, None])
-    part.rows.append(["start → ready s, none", empty_s, None, None, None])
-    part.rows.append(["bytes of memory per queued job", each, None, None, None])
-    part.bars += [
-        Bar.at_most("start with all of them queued in s", full_s, MAX_RECOVERY_S),
-        Bar.at_most("bytes per queued job", each, MAX_BYTES_PER_JOB),
-        Bar.at_least("queued after the start", queued, plan.queued - 1),
-    ]
-
-
-async def _queued(port: int) -> float:
-    async with (
-        aiohttp.ClientSession() as http,
-        http.get(f"http://127.0.0.1:{port}/metrics") as answer,
-    ):
-        lines = (await answer.text()).split("\n")
-    states = ('policy_jobs{state="queued"}', 'policy_jobs{state="dispatched"}')
-    return sum(float(line.split()[-1]) for line in lines if line.startswith(states))
-
-
-async def _fill(path: Path, count: int) -> None:
-    """A journal with so many jobs that wait, each with a body of a kilobyte."""
-    store = Store(StoreOptions(path))
-    store.open()
-    now = time.time()
-
-    def jobs(begin: int, end: int) -> list[NewJob]:
-        made = []
-        for number in range(begin, end):
-            job = Job(
-                f"{number:032x}", f"tenant-{number % 20}", "default", Priority(number % 3),
-                "POST", "/v1/chat/completions", now - 100 + number / count, now + 86_400,
-                model="emulated-7b", body_bytes=1_000,
-            )  # fmt: skip
-            content = JobRequest("host", (("content-type", "json"),), b"", bytes(1_000))
-            made.append(NewJob(job, content, f"uid-{number}", "", b"x" * 32))
-        return made
-
-    for begin in range(0, count, 5_000):
-        batch = jobs(begin, min(count, begin + 5_000))
-        await store.write_durably(lambda db, batch=batch: [_accept(db, new) for new in batch])
-    await store.close()
 
 
 def _ms(value: float | None) -> Cell:

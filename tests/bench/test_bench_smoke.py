@@ -16,6 +16,8 @@ from tests.bench import (
     ceiling,
     decision,
     held,
+    jobs,
+    journal,
     observer,
     overload,
     profile,
@@ -95,6 +97,15 @@ async def test_the_ceiling_is_found_and_trebled(tmp_path: Path) -> None:
     assert "as shipped" in seen(part)
 
 
+async def test_the_journal_and_the_jobs_are_priced(tmp_path: Path) -> None:
+    part = await journal.run(journal.JournalCost(1, 0.3, 4), tmp_path, quiet)
+    assert [row[0] for row in part.rows] == ["fast", "fast", "waiting", "waiting"]
+    plan = jobs.Jobs(0.3, 1, clients=4, latency_s=1.0, parts=1, queued=60, held=20)
+    part = await jobs.run(plan, tmp_path, quiet)
+    counted = [bar for bar in part.bars if bar.wanted.startswith("=")]
+    assert [bar.holds for bar in counted] == [True] * 3
+
+
 async def test_a_decision_is_priced(tmp_path: Path) -> None:
     plan = decision.Decision(rounds=1, seconds=0.3, clients=4, rooms=(5, 20), cycles=100)
     part = await decision.run(plan, tmp_path, quiet)
@@ -139,7 +150,7 @@ async def test_the_time_is_found(tmp_path: Path) -> None:
 
 def test_every_bench_has_a_name() -> None:
     assert list(RUNS) == [
-        "overload", "wirings", "adapt", "held", "ceiling", "decision", "journal", "room",
+        "overload", "wirings", "adapt", "held", "ceiling", "decision", "journal", "jobs", "room",
         "observer", "startup", "profile", "embeddings", "chat", "tenants", "returns",
         "sustained", "pulse",
     ]  # fmt: skip
