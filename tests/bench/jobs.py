@@ -48,8 +48,8 @@ class Jobs:
     """`rounds` of four turns of `seconds` each for rates; `rate` a second for the latency, in so
     many parts; what is there at the recovery."""
 
-    seconds: float = 1.5
-    rounds: int = 9
+    seconds: float = 0.8
+    rounds: int = 15
     clients: int = 64
     rate: float = 200.0
     latency_s: float = 20.0
