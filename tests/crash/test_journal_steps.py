@@ -29,7 +29,7 @@ from tests.crash import victim
 from tests.crash.victim import LINE
 
 READS = {"load", "load_leases", "load_turns", "load_learned", "stats", "flush", "close"}
-NTH = {Step.OPEN: (1,), Step.CHECKPOINT: (1, 2), Step.VACUUM: (1, 2)}
+NTH = {Step.OPEN: (1,), Step.COPY: (1, 2), Step.CHECKPOINT: (1, 2), Step.VACUUM: (1, 2)}
 
 
 def test_all_that_can_be_written_is_under_way() -> None:

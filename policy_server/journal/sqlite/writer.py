@@ -50,6 +50,7 @@ MAX_LAZY_S = 0.5
 LAZY_SHARE = 0.01
 RETRY_S = 1.0
 IDLE_S = 0.05
+"""When nothing has come for so long, nothing waits for the house-keeping."""
 MAX_KEPT = 20_000
 """Writes that nobody waits for, kept while the disk is in trouble; the oldest go first."""
 PROBE = "UPDATE migrations SET applied_at = applied_at"
@@ -158,12 +159,13 @@ class Writer(threading.Thread):
         self._changed = self._ready() is None  # then it is tried again
         self.tried.set()
         while (batch := self._next()) is not None:
-            if batch or self._changed:
+            idle = not batch and not self._changed
+            if not idle:
                 began = time.thread_time()
                 self._commit(batch)
                 self._pace(time.thread_time() - began)
             self._sync_if_due()
-            self._keep_house()
+            self._keep_house(idle)
         self._end()
 
     def _next(self) -> list[Write] | None:
@@ -347,15 +349,16 @@ class Writer(threading.Thread):
         except OSError as error:
             self._trouble(error)
 
-    def _keep_house(self) -> None:
+    def _keep_house(self, idle: bool) -> None:
         if self._db is None:
             return
         try:
-            self._house.work(self._db, idle=not self._queue and not self._changed)
+            self._house.work(self._db, idle)
         except (sqlite3.Error, OSError) as error:
             self._trouble(error)
 
     def _end(self) -> None:
+        self._house.close()
         if self._db is not None:
             try:
                 if self._unsynced_since is not None:
