@@ -6,6 +6,8 @@ a sweep in the same run through the same Envoy. Goodput is counted by the engine
     cold     60 s from a limit of 16, counted in the last 30; Envoy's adaptive_concurrency beside
     halved   the engine keeps half of its slots; counted from 40 s after on
     back     all slots are there again; counted from 60 s after on
+
+The same load is simulated, too: where the two differ by more than a tenth, one of them is wrong.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ from pathlib import Path
 import aiohttp
 
 from policy_server.load.runner import run_load
+from tests.bench.adapt_simulated import Twin
 from tests.bench.contenders import OURS, Way, generated_per_s, running_way
 from tests.bench.meter import sampling
 from tests.bench.overload import Case, Overload, load_params, measured_case, outcome_of
 from tests.bench.result import Bar, Part
 
-COLD, CHANGED = 0.95, 0.85
+COLD, CHANGED, AGREE = 0.95, 0.85, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +75,32 @@ async def run(plan: Adapt, directory: Path, say: Callable[[str], None]) -> Part:
             last = round(limits[-1], 1) if limits else None
             part.rows.append([kind, f"{name}, cold start", out.goodput, out.goodput / best, last])
             if name == OURS:
+                live = [out.generated_tps]
                 found = out.goodput / best
                 part.bars.append(Bar.at_least(f"{kind}: cold start, of best fixed", found, COLD))
-        await _changes(plan, load, (case, half, best), directory, part, kind)
+        live += await _changes(plan, load, (case, half, best), directory, part, kind)
+        _compare(_twin(plan, load, case), live, case, part, kind)
     return part
+
+
+def _twin(plan: Adapt, load: Overload, case: Case) -> Twin:
+    rate = load.times * case.alone_tps / load.tokens
+    params = load_params(load, plan.sigma, "http://none", rate)
+    return Twin(
+        slots=plan.slots, tokens=load.tokens, prompt_tokens=params.prompt_tokens,
+        sigma=plan.sigma, rate=params.rate, mix=dict(params.mix), streamed=load.stream,
+        cold_s=plan.cold_s, halved_after_s=plan.halved_after_s, back_after_s=plan.back_after_s,
+        counted_s=plan.counted_s,
+    )  # fmt: skip
+
+
+def _compare(twin: Twin, live: list[float], case: Case, part: Part, kind: str) -> None:
+    names = ("cold start", "half of the slots", "all of them again")
+    for name, found, simulated in zip(names, live, twin.tokens_per_s(), strict=True):
+        part.rows.append([kind, f"simulated, {name}", simulated / case.alone_tps, None, None])
+        ratio, what = found / simulated, f"{kind}: {name}, live / simulated"
+        part.bars.append(Bar.at_least(what, ratio, 1 - AGREE))
+        part.bars.append(Bar.at_most(what, ratio, 1 + AGREE))
 
 
 async def _sweep(
@@ -98,8 +123,8 @@ async def _changes(
     directory: Path,
     part: Part,
     kind: str,
-) -> None:
-    """Half of the slots vanish in the middle of a run, and return."""
+) -> list[float]:
+    """Half of the slots vanish in the middle of a run, and return: tokens/s of both."""
     case, half, best = measured
     whole = replace(load, seconds=plan.change_s, warmup_s=0.0)
     async with running_way(Way(), plan.slots, directory) as running, sampling(running.limit) as at:
@@ -120,6 +145,7 @@ async def _changes(
         shown = None if limit is None else round(limit, 1)
         part.rows.append([kind, f"{OURS}, {what}", share, share / best, shown])
         part.bars.append(Bar.at_least(f"{kind}: {what}, of best fixed", share / best, CHANGED))
+    return [halved, back]
 
 
 async def _set_slots(url: str, slots: int) -> None:
