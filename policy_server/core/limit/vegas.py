@@ -20,8 +20,8 @@ guard on the time per output token T.
     nobody waits, no queue:              L += max(1, √L/4) up to .85 of what was cut in 10 min
     L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
 
-Invariants: minimum ≤ L ≤ maximum; a window without evidence never raises L; each change has one
-reason. Owner: the pool; pure.
+Invariants: minimum ≤ L ≤ maximum; a window without evidence raises L only back towards what was
+cut; each change has one reason. Owner: the pool; pure.
 """
 
 from __future__ import annotations
