@@ -17,6 +17,7 @@ from policy_server.simulate.plain import PlainParams
 from policy_server.simulate.workload import Call, Flow, Lengths
 
 TYPICAL_TOKENS_PER_S = 40.0
+FULL_BATCH = 64
 
 
 class What(Enum):
@@ -90,8 +91,17 @@ def core_params(world: World) -> PoolParams:
     """The pool as the core gets it.
 
     The observer's message budget is scaled: here one message carries all tokens since the last,
-    so an unscaled budget would observe more streams than production can.
+    so an unscaled budget would observe more streams than production can. A slow engine's streams
+    send fewer tokens, there as here.
     """
-    per_token = 1.0 / (world.visibility.token_every_s * TYPICAL_TOKENS_PER_S)
+    per_token = 1.0 / (world.visibility.token_every_s * _tokens_per_s(world.engine))
     budget = world.pool.observe_messages_per_s * min(1.0, per_token)
     return replace(world.pool, name=POOL, observe_messages_per_s=budget)
+
+
+def _tokens_per_s(engine: EngineParams | PlainParams) -> float:
+    """Of one stream in a full batch."""
+    if isinstance(engine, PlainParams):
+        return TYPICAL_TOKENS_PER_S
+    step_s = engine.step_s + engine.seq_s * min(engine.slots, FULL_BATCH)
+    return min(TYPICAL_TOKENS_PER_S, 1.0 / step_s)

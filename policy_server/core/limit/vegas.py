@@ -10,13 +10,15 @@ guard on the time per output token T.
                .3 · share of upstream 429/5xx over a tenth, .3 if the engine says it is full)+
     over > 0  and peak N ≤ 1.02 L + R:  L *= max(.7, 1 − .5·over)      (Breakwater's cut)
               and peak N above that:    hold, the last cut is still draining (StabilizingAIMD)
-              and nobody waits:         hold once, one bad window may be chance
-    else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds:
-        in slow start, or far below what is known to work, and fewer than a fifth wait past d_max:
+              in one window only:       hold once, it may be chance, unless somebody waits and
+                                        the delay is over also by the lower bound of its scatter
+    else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds, and
+    fewer than a fifth wait past d_max:
+        in slow start, or far below what is known to work:
                                            L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
                                            damped by how near Q and d are to their bounds
         else                               L += max(min(1, L/4), √L/4), faster below W_max (CUBIC),
-                                           after a rest of 1–8 windows near it
+                                           after a rest of 1–32 windows near it
     nobody waits, no queue:              L += max(1, √L/4) up to .85 of what was cut in 10 min
     L ≤ max(16, 3·peak N over 60 s, .6·L_valid)                        (failsafe-go's cap)
 
@@ -49,8 +51,9 @@ PEAK_MEMORY_S = 60.0
 ESCAPE_WINDOWS = 5
 SLOW_START_WINDOW_S = 1.0  # 16 → 200 slots within 15 s
 SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start (HyStart's idea)
-PATIENCE = 2  # bad windows before a cut while nobody waits
+PATIENCE = 2  # bad windows before a cut, while nobody waits or the evidence is thin
 MAX_HITS = 3  # cuts in a row at one level; after each the limit rests 2^hits windows below it
+MAX_HARM = 4.0  # d over d_max: a probe that made everyone wait is not repeated so soon
 NEAR_HIT = 0.8  # of that level, from where it rests
 CUT_MEMORY_S = 600.0
 RECOVERED = 0.85  # of the highest limit cut within that time
@@ -188,26 +191,39 @@ class Vegas:
         ours = excess.reason not in (Reason.UPSTREAM_ERROR, Reason.SLO) and not s.saturated
         if ours and not self._reached(s):
             return self._clamped(Reason.HOLD)  # a limit that was not reached made no queue
-        if ours and not s.bound and self._over < PATIENCE:
-            return self._clamped(Reason.HOLD)  # nobody waits: one bad window may be chance
+        if ours and self._over < PATIENCE and not (s.bound and self._sure(s, excess)):
+            return self._clamped(Reason.HOLD)  # one bad window may be chance
         if s.peak_inflight > 1.02 * self._limit + reserve_of(self._limit):
             return self._clamped(Reason.HOLD)
-        self._note_hit(s.now)
+        self._note_hit(s)
         self._w_max = self._limit if self._limit >= self._w_max else 0.85 * self._limit
         self._slow_start = False
-        deep = excess.reason is Reason.QUEUE and excess.over > DEEP_QUEUE
+        deep = self._over >= PATIENCE and excess.reason is Reason.QUEUE
+        deep = deep and excess.over > DEEP_QUEUE
         self._limit *= max(
             DEEP_CUT if deep else MAX_CUT, 1.0 - (1.0 if deep else 0.5) * excess.over
         )
         return self._clamped(excess.reason)
 
-    def _note_hit(self, now: float) -> None:
-        """Rest below a level that was cut before: the longer, the more often."""
+    def _sure(self, s: WindowSample, excess: _Excess) -> bool:
+        """Whether the excess is beyond what the scatter of the window's samples makes."""
+        if excess.reason is Reason.TPOT:
+            return False
+        if s.saturated or not s.queue_estimated or s.delay_low_s is None or s.delay_s is None:
+            return True
+        if s.delay_low_s > self._delay_max(s):
+            return True
+        return s.first_token_rate * (s.delay_low_s - s.base_s) > self._beta()
+
+    def _note_hit(self, s: WindowSample) -> None:
+        """Rest below a level that was cut before: the longer, the more often and the worse."""
         again = 0.8 * self._hit < self._limit < 1.2 * self._hit
         self._hits = min(self._hits + 1, MAX_HITS) if again else 0
-        self._hit, self._rest = self._limit, 2**self._hits
-        self._forget_cuts(now)
-        self._cuts.append((now, self._limit))
+        harm = (s.delay_s or 0.0) / self._delay_max(s)
+        self._hit = self._limit
+        self._rest = round(2**self._hits * min(max(1.0, harm), MAX_HARM))
+        self._forget_cuts(s.now)
+        self._cuts.append((s.now, self._limit))
 
     def _forget_cuts(self, now: float) -> None:
         while self._cuts and self._cuts[0][0] < now - CUT_MEMORY_S:
@@ -242,8 +258,8 @@ class Vegas:
         """Whether the engine would take more: its queue and its pace are below their bounds."""
         if self._nearness(s) >= 1.0:
             return False
-        if self._far_below and (s.delay_high_s or 0.0) > self._delay_max(s):
-            return False  # the leap before this one may have filled it: the latest began to wait
+        if (s.delay_high_s or 0.0) > self._delay_max(s):
+            return False  # the step before this one may have filled it: the latest began to wait
         bound = self._tpot_bound(s)
         if bound is not None and s.tpot_s is not None and s.tpot_s >= GROW_MARGIN * bound:
             return False

@@ -6,8 +6,10 @@
     whole answers (not streamed, n tokens): q of the fit time = q + T·n, beyond what q is
          unloaded, in place of r; T likewise (see `whole`); while their lengths are too equal for
          it, r = (time_i − 2.5·n·B_n)+
-    cens = (age − 3·min B)+         of observed requests that still wait for their first token
-    d    = max(median r, mean cens) X = first tokens/s (sampling undone)   Q = X·d
+    cens = age − B                  of observed requests that still wait for their first token
+    d    = median of r and cens     X = first tokens/s (sampling undone)   Q = X·d
+         after Kaplan and Meier, for a pending wait tells only that it is longer than so far, and
+         one that is still pending is the slowest by selection; the mean of cens while most are
          the median, for a standing queue delays everyone (CoDel's insight), while a few prompts
          that were not in the prompt cache, or that met a long prefill, delay only themselves
     T    = Σ inter-chunk time / Σ tokens of live observed streams (≥ 50 tokens)
@@ -262,7 +264,7 @@ class Window:
         """The sample of this window; starts the next one."""
         duration = max(now - self._started, 1e-9)
         reported, saturated = self._reported(now)
-        delay = self._delay(now, observed, self._blunt if reported is None else [])
+        delay, delay_low = self._delay(now, observed, self._blunt if reported is None else [])
         rate = self._first_tokens / duration
         base_s = _mean(self._bases) or 0.0
         queue = reported
@@ -278,6 +280,7 @@ class Window:
             bound=self._waited and self._peak >= min(0.9 * limit, limit - 2.0),
             first_token_rate=rate,
             delay_s=delay,
+            delay_low_s=delay_low,
             delay_high_s=_upper_fifth(self._queued),
             engine_queue=queue,
             tpot_s=tpot,
@@ -296,19 +299,34 @@ class Window:
         self._reset(now, inflight)
         return sample
 
-    def _delay(self, now: float, observed: Iterable[Lease], blunt: list[float]) -> float | None:
+    def _delay(
+        self, now: float, observed: Iterable[Lease], blunt: list[float]
+    ) -> tuple[float | None, float | None]:
+        """d, and what it is at least, by the scatter of so few samples."""
+        samples = sorted(self._residuals + blunt)
+        pending = self._pending(now, observed)
+        queued = _mean(self._intercepts)
+        others = [] if queued is None else [queued]
+        few = 0.5 / math.sqrt(len(samples) + len(pending) or 1)
+        middle, low = (_survived(samples, pending, share) for share in (0.5, 0.5 + few))
+        return (
+            max([*middle, *others], default=None),
+            max([*low, *others], default=None),
+        )
+
+    def _pending(self, now: float, observed: Iterable[Lease]) -> list[float]:
+        """How much longer than unloaded those wait by now who have no first token yet."""
         floor = self._baselines.ttft_min()
-        ages = [
-            max(0.0, now - lease.granted - 3.0 * floor)
-            for lease in observed
-            if floor is not None
-            and lease.first_token is None
-            and lease.request.streamed
-            and lease.granted >= self._cut_at
-        ]
-        delays = (_median(self._residuals + blunt), _mean(ages), _mean(self._intercepts))
-        candidates = [d for d in delays if d is not None]
-        return max(candidates, default=None)
+        if floor is None:
+            return []
+        waits = []
+        for lease in observed:
+            if lease.first_token is not None or lease.granted < self._cut_at:
+                continue
+            if lease.request.streamed:
+                base = self._baselines.unloaded(baseline_key(lease.request))
+                waits.append(now - lease.granted - (3.0 * floor if base is None else base))
+        return [wait for wait in waits if wait > 0.0]
 
     def _tpot(self, now: float) -> tuple[float | None, float | None]:
         """T and T0, weighted by the tokens of each model."""
@@ -341,6 +359,21 @@ class Window:
         waiting = [r.waiting for r, _ in fresh if r.waiting is not None]
         full = any(p or (r.kv_used is not None and r.kv_used > KV_FULL) for r, p in fresh)
         return (sum(waiting) if waiting else None), full
+
+
+def _survived(samples: list[float], pending: list[float], share: float) -> list[float]:
+    """What `share` of all waits exceed, as Kaplan and Meier estimate it; nothing of nothing.
+
+    A pending wait tells only that it is longer than so far. While more than `share` of them are
+    pending, what is known is their mean.
+    """
+    alive = 1.0
+    for rank, wait in enumerate(samples):
+        longer = len(samples) - rank + sum(other >= wait for other in pending)
+        alive *= 1.0 - 1.0 / longer
+        if alive <= share + 1e-9:
+            return [wait]
+    return [sum(pending) / len(pending)] if pending else samples[-1:]
 
 
 def _median(values: list[float]) -> float | None:

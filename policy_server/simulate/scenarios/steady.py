@@ -28,6 +28,7 @@ from policy_server.simulate.world import Happening, What, World
 
 CEILING = 1000.0
 HOUR_S = 3600.0
+BACKLOGS = (2.7, 3.0, 3.3, 3.6)  # times C: any of them keeps the limit busy
 
 
 def _backlog(bench: Bench, world: World, times: float, duration_s: float) -> World:
@@ -129,16 +130,17 @@ def outlier(bench: Bench) -> Measures:
     # Prompts so long that their unloaded TTFT counts against the bound of the delay.
     cached = Lengths(prompt=16_000.0, prompt_sigma=0.1, output=400.0)
     world = with_lengths(replace(SLOT_BOUND, replicas=4), cached)
-    world = _backlog(bench, world, 3.0, 900.0)
-    plain = bench.run(world, "without the outlier")
-    odd = bench.run(
-        replace(world, happenings=(Happening(150.0, What.OUTLIER, 5.0),)), "one outlier"
-    )
-    before, after = mean(plain.limits(160, 900)), mean(odd.limits(160, 900))
-    return {
-        "change of L": abs(after / before - 1),
-        "goodput / C": odd.goodput(200, 900) / bench.capacity(world),
-    }
+    before, after, goodputs = [], [], []
+    # One window in which L takes another step, and two runs go separate ways, up or down by a
+    # tenth: that is luck. What an outlier does to the baseline goes one way in every pair.
+    for times in BACKLOGS:
+        plain = _backlog(bench, world, times, 600.0)
+        odd = replace(plain, happenings=(Happening(150.0, What.OUTLIER, 5.0),))
+        before.append(mean(bench.run(plain, "without the outlier").limits(160, 600)))
+        result = bench.run(odd, "one outlier")
+        after.append(mean(result.limits(160, 600)))
+        goodputs.append(result.goodput(200, 600) / bench.capacity(world))
+    return {"change of L": abs(mean(after) / mean(before) - 1), "goodput / C": min(goodputs)}
 
 
 def small_engines(bench: Bench) -> Measures:

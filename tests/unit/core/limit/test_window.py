@@ -64,11 +64,41 @@ def test_a_longer_prompt_is_no_queue() -> None:
 def test_a_stalled_engine_shows_by_the_age_of_those_who_wait_for_a_token() -> None:
     w = window()
     sample = close(w, 2.0, 10, lease("a", at=0.0), lease("b", at=1.0))
-    # ages 2 and 1 less 3 · .2
-    assert sample.delay_s == pytest.approx((1.4 + 0.4) / 2)
+    # ages 2 and 1 less .2
+    assert sample.delay_s == pytest.approx((1.8 + 0.8) / 2)
     started = lease("c", at=0.0)
     started.first_token = 0.1
     assert close(w, 4.0, 10, started).delay_s is None
+
+
+def test_one_who_waits_for_a_token_does_not_outvote_those_who_had_one() -> None:
+    """It is the slowest by selection: all that were faster are no longer pending."""
+    w = window()
+    for i in range(9):
+        w.first_token(lease(f"u{i}"), 0.2, 1.0)
+    sample = close(w, 2.0, 10, lease("a", at=0.0))
+    assert sample.delay_s == 0.0
+    for i in range(3):
+        w.first_token(lease(f"v{i}", at=2.5), 0.2, 2.7)
+    stalled = [lease(f"w{i}", at=2.0) for i in range(9)]
+    assert close(w, 4.0, 10, *stalled).delay_s == pytest.approx(1.8, rel=0.01)
+
+
+def test_the_age_of_a_long_prompt_counts_from_what_it_takes_unloaded() -> None:
+    w = window()
+    for i in range(10):
+        w.first_token(lease(f"u{i}", prompt_tokens=8_000), 1.5, 1.0)
+    close(w)
+    assert close(w, 4.0, 10, lease("a", at=2.6, prompt_tokens=8_000)).delay_s is None
+
+
+def test_few_samples_say_little_of_the_least_delay() -> None:
+    w = window()
+    for i in range(9):
+        w.first_token(lease(f"u{i}", at=1.0), 0.2 + 0.1 * i, 1.0)
+    few = close(w)
+    assert few.delay_s == pytest.approx(0.4, abs=1e-3)
+    assert few.delay_low_s == pytest.approx(0.2, abs=1e-3)  # 9/2 − √9/2: the third of nine
 
 
 def test_who_was_dispatched_before_the_cut_says_nothing_about_it() -> None:
