@@ -67,10 +67,13 @@ class Feedback:
         if self.window is not None:
             self.window.note_waiting()
 
-    def note_inflight(self, seats: int) -> None:
-        """Seats in use after a dispatch."""
-        if self.window is not None:
-            self.window.note_inflight(seats)
+    def granted(self, lease: Lease, seats: int) -> None:
+        """A dispatch; `seats` are in use now."""
+        window = self.window
+        if window is not None:
+            window.note_inflight(seats)
+            if lease.observed and lease.request.streamed:
+                window.await_token(lease)
 
     def ended(self, lease: Lease, how: LeaseEnd, completion: Completion, now: float) -> None:
         """An answer ended."""
@@ -131,7 +134,7 @@ class Feedback:
             raise RuntimeError("no window is open")
         plain, previous = window.plain_answers, self.limit.current
         tainted = window.tainted(now)
-        sample = window.close(now, seats, previous, observed.values())
+        sample = window.close(now, seats, previous)
         self.sampler.close_window(sample.duration_s, len(observed), plain / sample.duration_s)
         self.last_sample = sample
         if tainted:

@@ -234,7 +234,7 @@ class Pool:
         self._charge(request, self.weights.charge(lease), now)
         leases.grant(lease)
         self.usable.ceiling.take(now)
-        self.feedback.note_inflight(leases.seats)
+        self.feedback.granted(lease, leases.seats)
         return Admitted(request, wait, queued, observe, predicted_wait_s=predicted)
 
     def _charge(self, request: Request, tokens: float, now: float) -> None:

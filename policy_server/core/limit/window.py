@@ -1,7 +1,8 @@
 """The window: gathers what the engine showed and closes it into one `WindowSample`.
 
     w = 2 s (1 s in slow start) and ≥ 8 events; else up to 8 s more, then what there is, with the
-        censored ages
+        censored ages. Who waits too long for its first token is an event as well: the windows of
+        an engine that jams must not be the longest
     r_i  = (TTFT_i − B)+            only of requests dispatched after the last cut
     whole answers (not streamed, n tokens): q of the fit time = q + T·n, beyond what q is
          unloaded, in place of r; T likewise (see `whole`); while their lengths are too equal for
@@ -28,11 +29,11 @@ Owner: the pool; pure.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import WINDOW_S, WindowSample
 from policy_server.core.limit.baselines import Baselines, Key, size_bucket
+from policy_server.core.limit.survival import survived
 from policy_server.core.limit.whole import Line, WholeAnswers
 from policy_server.core.outcome import LeaseEnd
 from policy_server.core.request import Request
@@ -43,6 +44,7 @@ EXTENSION_S = 8.0
 MIN_TOKENS = 50
 MIN_ANSWER_TOKENS = 8
 KV_FULL = 0.9
+OVERDUE_S = 1.0  # without a first token: as good as a sample, of an engine that gives none
 REPORT_FRESH_S = 2 * WINDOW_S
 MAX_SOURCES = 256
 LATE_SHARE = 1 / 3
@@ -78,6 +80,7 @@ class Window:
         self.sampled = sampled
         self._cut_at = float("-inf")
         self._whole: dict[str, WholeAnswers] = {}
+        self._awaited: dict[str, Lease] = {}  # observed streams without a first token, oldest first
         self._reports: dict[str, tuple[float, LoadReport, bool]] = {}
         self._reset(now, 0)
 
@@ -124,8 +127,13 @@ class Window:
         """Whether the times taken so far measure us, not the engine."""
         return self._timed_here and self._late_s > LATE_SHARE * (now - self._started)
 
+    def await_token(self, lease: Lease) -> None:
+        """An observed stream was dispatched."""
+        self._awaited[lease.request.uid] = lease
+
     def first_token(self, lease: Lease, ttft_s: float, now: float) -> None:
         """An observed stream's first token."""
+        self._awaited.pop(lease.request.uid, None)
         self._timed_here = True
         self._first_tokens += lease.weight
         self._residual(baseline_key(lease.request), lease, ttft_s, now)
@@ -153,6 +161,7 @@ class Window:
 
     def completed(self, lease: Lease, how: LeaseEnd, completion: Completion, now: float) -> None:
         """An answer ended. Only whole successful ones are latency samples."""
+        self._awaited.pop(lease.request.uid, None)
         if how in (LeaseEnd.COMPLETED, LeaseEnd.UPSTREAM_ERROR):
             self._answers += 1
             self._errors += how is LeaseEnd.UPSTREAM_ERROR
@@ -245,10 +254,22 @@ class Window:
         """When `close` should be called next, monotonic seconds."""
         needed = MIN_EVENTS if window_s >= WINDOW_S else MIN_EVENTS // 2
         samples = len(self._residuals) + len(self._blunt) + len(self._lines)
-        enough = samples + self._errors >= needed
-        if enough or self._idle() or (self._told and not self._residuals and not self._lines):
+        missing = needed - samples - self._errors
+        told = self._told and not self._residuals and not self._lines
+        if missing <= 0 or told or self._idle():
             return self._started + window_s
-        return self._started + WINDOW_S + EXTENSION_S
+        latest = self._started + WINDOW_S + EXTENSION_S
+        return min(max(self._started + window_s, self._overdue_at(missing)), latest)
+
+    def _overdue_at(self, count: int) -> float:
+        """When so many will have waited too long for their first token; never = infinite."""
+        for lease in self._awaited.values():
+            if lease.granted >= self._cut_at:
+                count -= 1
+                if count == 0:
+                    base = self._baselines.unloaded(baseline_key(lease.request)) or 0.0
+                    return lease.granted + max(OVERDUE_S, 2.0 * base)
+        return math.inf
 
     def _idle(self) -> bool:
         return not self._waited and not self._samples and not self._answers
@@ -258,13 +279,11 @@ class Window:
         self._cut_at = now
         self._whole.clear()
 
-    def close(
-        self, now: float, inflight: int, limit: float, observed: Iterable[Lease]
-    ) -> WindowSample:
+    def close(self, now: float, inflight: int, limit: float) -> WindowSample:
         """The sample of this window; starts the next one."""
         duration = max(now - self._started, 1e-9)
         reported, saturated = self._reported(now)
-        delay, delay_low = self._delay(now, observed, self._blunt if reported is None else [])
+        delay, delay_low = self._delay(now, self._blunt if reported is None else [])
         rate = self._first_tokens / duration
         base_s = _mean(self._bases) or 0.0
         queue = reported
@@ -299,31 +318,27 @@ class Window:
         self._reset(now, inflight)
         return sample
 
-    def _delay(
-        self, now: float, observed: Iterable[Lease], blunt: list[float]
-    ) -> tuple[float | None, float | None]:
+    def _delay(self, now: float, blunt: list[float]) -> tuple[float | None, float | None]:
         """d, and what it is at least, by the scatter of so few samples."""
         samples = sorted(self._residuals + blunt)
-        pending = self._pending(now, observed)
+        pending = self._pending(now)
         queued = _mean(self._intercepts)
         others = [] if queued is None else [queued]
         few = 0.5 / math.sqrt(len(samples) + len(pending) or 1)
-        middle, low = (_survived(samples, pending, share) for share in (0.5, 0.5 + few))
+        middle, low = (survived(samples, pending, share) for share in (0.5, 0.5 + few))
         return (
             max([*middle, *others], default=None),
             max([*low, *others], default=None),
         )
 
-    def _pending(self, now: float, observed: Iterable[Lease]) -> list[float]:
+    def _pending(self, now: float) -> list[float]:
         """How much longer than unloaded those wait by now who have no first token yet."""
         floor = self._baselines.ttft_min()
         if floor is None:
             return []
         waits = []
-        for lease in observed:
-            if lease.first_token is not None or lease.granted < self._cut_at:
-                continue
-            if lease.request.streamed:
+        for lease in self._awaited.values():
+            if lease.granted >= self._cut_at:
                 base = self._baselines.unloaded(baseline_key(lease.request))
                 waits.append(now - lease.granted - (3.0 * floor if base is None else base))
         return [wait for wait in waits if wait > 0.0]
@@ -359,21 +374,6 @@ class Window:
         waiting = [r.waiting for r, _ in fresh if r.waiting is not None]
         full = any(p or (r.kv_used is not None and r.kv_used > KV_FULL) for r, p in fresh)
         return (sum(waiting) if waiting else None), full
-
-
-def _survived(samples: list[float], pending: list[float], share: float) -> list[float]:
-    """What `share` of all waits exceed, as Kaplan and Meier estimate it; nothing of nothing.
-
-    A pending wait tells only that it is longer than so far. While more than `share` of them are
-    pending, what is known is their mean.
-    """
-    alive = 1.0
-    for rank, wait in enumerate(samples):
-        longer = len(samples) - rank + sum(other >= wait for other in pending)
-        alive *= 1.0 - 1.0 / longer
-        if alive <= share + 1e-9:
-            return [wait]
-    return [sum(pending) / len(pending)] if pending else samples[-1:]
 
 
 def _median(values: list[float]) -> float | None:

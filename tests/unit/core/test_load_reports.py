@@ -20,7 +20,7 @@ def closed(*reports: tuple[str, LoadReport], at: float = 1.0, end: float = 2.0) 
     window = Window(Baselines(), 0.0)
     for source, report in reports:
         window.load_report(source, report, at)
-    return window.close(end, 0, 16.0, ())
+    return window.close(end, 0, 16.0)
 
 
 def test_the_queues_of_all_replicas_add_up() -> None:
@@ -41,7 +41,7 @@ def test_when_the_pages_stop_the_answers_count_again() -> None:
     window = Window(Baselines(), 0.0)
     window.load_report("page", LoadReport(waiting=9, scraped=True), 0.0)
     window.load_report("answer", LoadReport(waiting=2), REPORT_FRESH_S)
-    assert window.close(REPORT_FRESH_S, 0, 16.0, ()).engine_queue == 2
+    assert window.close(REPORT_FRESH_S, 0, 16.0).engine_queue == 2
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from policy_server.core.limit.baselines import Baselines
 from policy_server.core.limit.window import (
     EXTENSION_S,
     MAX_SOURCES,
+    OVERDUE_S,
     REPORT_FRESH_S,
     WINDOW_S,
     Window,
@@ -39,7 +40,10 @@ def window(unloaded_s: float = 0.2) -> Window:
 
 
 def close(w: Window, now: float = 2.0, inflight: int = 10, *live: Lease) -> WindowSample:
-    return w.close(now, inflight, LIMIT, live)
+    """After `live` were dispatched, which wait for their first token."""
+    for one in live:
+        w.await_token(one)
+    return w.close(now, inflight, LIMIT)
 
 
 def test_queue_is_rate_times_delay() -> None:
@@ -66,9 +70,36 @@ def test_a_stalled_engine_shows_by_the_age_of_those_who_wait_for_a_token() -> No
     sample = close(w, 2.0, 10, lease("a", at=0.0), lease("b", at=1.0))
     # ages 2 and 1 less .2
     assert sample.delay_s == pytest.approx((1.8 + 0.8) / 2)
-    started = lease("c", at=0.0)
-    started.first_token = 0.1
-    assert close(w, 4.0, 10, started).delay_s is None
+    gone = window()
+    gone.await_token(lease("c"))
+    gone.completed(lease("c"), LeaseEnd.CLIENT_CANCELLED, Completion(0), 0.5)
+    gone.await_token(lease("d"))
+    gone.first_token(lease("d"), 0.2, 0.7)
+    assert close(gone).delay_s == 0.0
+
+
+def test_the_window_of_an_engine_that_jams_is_not_the_longest() -> None:
+    w = window()
+    w.note_waiting()
+    for i in range(5):
+        w.first_token(lease(f"u{i}"), 0.2, 1.0)
+    assert w.due_at() == WINDOW_S + EXTENSION_S
+    for i in range(3):
+        w.await_token(lease(f"v{i}", at=1.0 + i))
+    assert w.due_at() == 3.0 + OVERDUE_S  # then eight have told
+    w.first_token(lease("v0"), 2.5, 3.5)
+    assert w.due_at() == 3.0 + OVERDUE_S
+    w.mark_cut(2.5)
+    assert w.due_at() == WINDOW_S + EXTENSION_S
+
+
+def test_a_long_prompt_is_overdue_when_it_takes_twice_its_time() -> None:
+    w = window()
+    w.note_waiting()
+    w.first_token(lease("u", prompt_tokens=8_000), 1.5, 1.6)
+    for i in range(7):
+        w.await_token(lease(f"v{i}", at=1.0, prompt_tokens=8_000))
+    assert w.due_at() == 1.0 + 2 * 1.5
 
 
 def test_one_who_waits_for_a_token_does_not_outvote_those_who_had_one() -> None:
@@ -81,7 +112,7 @@ def test_one_who_waits_for_a_token_does_not_outvote_those_who_had_one() -> None:
     for i in range(3):
         w.first_token(lease(f"v{i}", at=2.5), 0.2, 2.7)
     stalled = [lease(f"w{i}", at=2.0) for i in range(9)]
-    assert close(w, 4.0, 10, *stalled).delay_s == pytest.approx(1.8, rel=0.01)
+    assert close(w, 4.0, 10, *stalled).delay_s == pytest.approx((9 * 1.8 + 3.8) / 10)
 
 
 def test_the_age_of_a_long_prompt_counts_from_what_it_takes_unloaded() -> None:
@@ -398,7 +429,7 @@ def test_it_closes_after_2_s_with_eight_events_or_when_idle_else_up_to_8_s_later
 
 
 def test_an_empty_window_is_empty() -> None:
-    sample = Window(Baselines(), 5.0).close(5.0, 0, LIMIT, ())
+    sample = Window(Baselines(), 5.0).close(5.0, 0, LIMIT)
     assert sample.duration_s > 0.0
     assert (sample.events, sample.delay_s, sample.engine_queue) == (0, None, None)
     assert (sample.tpot_s, sample.error_share, sample.saturated) == (None, 0.0, False)
