@@ -106,9 +106,11 @@ class Bookings:
         predicted = predicted_s or 0.0
         rate = UNKNOWN_RATE_PER_S if rate_per_s is None else rate_per_s
         rate = max(rate, MIN_RATE_PER_S)
-        booked = self._taken(priority, rate, now) + self.return_share()
+        taken = self._taken(priority, rate, now)
+        booked = taken + self.return_share()
         self._at[priority], self._rate[priority] = now, rate
-        self._booked[priority] = min(booked, max(0.0, self._p.max_s - predicted) * rate)
+        room = max(0.0, self._p.max_s - predicted) * rate  # up to the cap
+        self._booked[priority] = max(taken, min(booked, room))
         due = max(predicted + booked / rate, self._age_s(priority, predicted, now))
         capped = due > self._p.max_s
         return Promise(self._told(due), capped, not capped or self._should_retry(priority))

@@ -1,4 +1,4 @@
-"""Scenarios 16, 17, 21, 23, 29: clients that come back, a restart, clients that hang up."""
+"""Scenarios 16, 17, 21, 23, 29, 30: clients that come back, a restart, clients that hang up."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from policy_server.simulate.scenarios.base import (
     at_least,
     at_most,
     offered,
-    with_lengths,
 )
 from policy_server.simulate.workload import Flow, Lengths, Manner
 from policy_server.simulate.world import Happening, What, World
@@ -31,6 +30,8 @@ COMMON = ("stream|7", "stream|8", "stream|9", "plain6|8", "plain7|8")
 KEPT_MEMORY = 0.02
 COLD_ENGINE = EngineParams(step_s=0.02, seq_s=0.0, slots=24)
 COLD_TOKENS = 150
+COLD_S = 15.0
+TENANTS = 5
 COLD = World(engine=COLD_ENGINE, objectives=Objectives(None, None)).with_limit(
     LimitParams("fixed", initial=COLD_ENGINE.slots)
 )
@@ -55,25 +56,40 @@ def burst(bench: Bench) -> Measures:
     }
 
 
-def cold_burst(bench: Bench) -> Measures:
-    """29: the same on a small slow engine, 15 s after the first call of all.
+def _cold(bench: Bench, seconds: float) -> Result:
+    """3x from 15 s after the first call of all on a small slow engine, then half; five tenants.
 
-    Also the live bench's plan: whole answers of 3 s, 24 at once, the limit known.
+    Also the plan of the live bench: whole answers of 3 s, 24 at once, the limit known.
     """
-    world = with_lengths(COLD, Lengths(8, 0.0, COLD_TOKENS, 0.0))
     unit = COLD_ENGINE.slots / (COLD_TOKENS * COLD_ENGINE.step_s)
-    start, end = 15.0, 45.0
-    flows = {
-        priority: ((0.0, 0.5 * part), (start, 3.0 * part), (end, 0.5 * part))
-        for priority, part in MIX.items()
-    }
-    world = offered(world, unit, flows, replace(SDK, streamed=False))
-    result = bench.run(replace(world, duration_s=225.0, settle_s=60.0), "a burst from cold")
-    returns = [back for back in result.returns if back.at >= start]
+    lengths = ((0.0, Lengths(8, 0.0, COLD_TOKENS, 0.0)),)
+    manner = replace(SDK, streamed=False)
+    steps = ((0.0, 0.5), (COLD_S, 3.0), (COLD_S + seconds, 0.5))
+    flows = []
+    for priority, part in MIX.items():
+        for tenant in range(TENANTS):
+            rate = tuple((at, times * part * unit / TENANTS) for at, times in steps)
+            flows.append(Flow(rate, priority, f"t{tenant}", lengths, manner))
+    end = COLD_S + seconds + 180.0
+    world = replace(COLD, flows=tuple(flows), duration_s=end, settle_s=60.0)
+    return bench.run(world, f"{seconds:g} s at 3x from cold")
+
+
+def cold_burst(bench: Bench) -> Measures:
+    """29: a burst of 30 s."""
+    result = _cold(bench, 30.0)
+    returns = [back for back in result.returns if back.at >= COLD_S]
     return {
         "returns admitted": sum(back.admitted for back in returns) / max(1, len(returns)),
-        "final 429": result.refused_share(start, end),
+        "final 429": result.refused_share(COLD_S, COLD_S + 30.0),
     }
+
+
+def cold_sustained(bench: Bench) -> Measures:
+    """30: ten minutes."""
+    result, end = _cold(bench, 600.0), COLD_S + 600.0
+    calls = result.arrived(COLD_S, end)
+    return {"attempts / call": sum(c.attempts for c in calls) / max(1, len(calls))}
 
 
 def sustained(bench: Bench) -> Measures:
@@ -185,10 +201,18 @@ RETURNS = (
     Scenario(
         29,
         "cold-burst",
-        "a burst of 30 s at 3x on a slow engine, from cold, SDK clients",
+        "a burst of 30 s at 3x on a slow engine, from cold, SDK clients of five tenants",
         (at_least("returns admitted", 0.7), at_most("final 429", 0.05)),
         ("retry-after-1", "retry-after-random"),
         cold_burst,
+    ),
+    Scenario(
+        30,
+        "cold-sustained",
+        "ten minutes at 3x on a slow engine, from cold, SDK clients of five tenants",
+        (at_most("attempts / call", 1.4),),
+        ("retry-after-1", "retry-after-random"),
+        cold_sustained,
     ),
     Scenario(
         21,

@@ -51,6 +51,16 @@ def test_at_the_cap_it_says_the_cap_and_counts_it() -> None:
     assert promise.capped
 
 
+def test_a_tenant_with_a_longer_line_takes_no_slot_of_the_others() -> None:
+    """Its own cap is nearer; with it all others were told of slots that were long booked."""
+    b = bookings()
+    for _ in range(100):
+        assert b.book(P2, 5.0, 0.4, now=0.0).seconds <= 55.0
+    assert b.book(P2, 5.0, 0.4, now=0.0).capped
+    assert b.book(P2, 16.0, 0.4, now=0.0).capped
+    assert b.book(P2, 5.0, 0.4, now=0.0).capped
+
+
 def test_the_line_drains_with_time() -> None:
     b = bookings()
     for _ in range(20):
