@@ -119,8 +119,7 @@ class PolicyServers:
             self.active.tell(standby.node(self._bootstrap.node))
 
     def reload(self) -> None:
-        """SIGHUP to the active one, once it serves: earlier it would die of it. A standby starts
-        from what was accepted last."""
+        """SIGHUP to the active one, once it serves; a standby starts from what was accepted."""
         self._reload_due = self.active is None or self.active is not self._serving
         if self.active is not None and not self._reload_due:
             self.active.hang_up()

@@ -103,6 +103,16 @@ def test_check_looks_at_the_files_that_are_named_unless_told_not_to(
     assert "server.tls.cert" in err
 
 
+@pytest.mark.parametrize("command", ["check", "serve"])
+def test_check_and_serve_look_for_the_journal_in_the_same_place(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    code, _, err = run(capsys, command, "--data-dir", str(tmp_path / "file"))
+    assert code == 2
+    assert f"journal.path: {tmp_path}/file/journal.db: {tmp_path}/file cannot be written to" in err
+
+
 def test_check_warns_of_a_room_that_no_machine_has(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
