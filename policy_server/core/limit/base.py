@@ -48,6 +48,7 @@ class WindowSample:
     first_token_rate  X: answers that began per second, sampling undone
     delay_s         d: queueing delay inside the engine, from residuals and censored ages
     delay_low_s     what d is at least, one standard deviation of its samples below
+    delay_pending_s what those without a first token have waited so far: too few to cut by as well
     delay_high_s    what a fifth of the streams waited: too few to cut by, enough not to leap
     engine_queue    Q: requests queued inside the engine (reported, else X·d)
     tpot_s          T: token-weighted seconds per output token of the live streams
@@ -71,6 +72,7 @@ class WindowSample:
     first_token_rate: float = 0.0
     delay_s: float | None = None
     delay_low_s: float | None = None
+    delay_pending_s: float | None = None
     delay_high_s: float | None = None
     engine_queue: float | None = None
     tpot_s: float | None = None

@@ -308,8 +308,9 @@ class Vegas:
 
     def _nearness(self, s: WindowSample) -> float:
         """Where the engine's queue stands between empty (0) and the bound of growth (1)."""
-        d_max, delay = self._delay_max(s), s.delay_s
-        near = 0.0 if delay is None else delay / (0.6 * d_max)
+        d_max = self._delay_max(s)
+        pending = s.delay_pending_s if self._far_below else None  # filled by the last leap?
+        near = max(s.delay_s or 0.0, pending or 0.0) / (0.6 * d_max)
         if self._queue_counts(s, d_max) and s.engine_queue is not None:
             near = max(near, s.engine_queue / self._alpha())
         return near

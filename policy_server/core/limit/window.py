@@ -283,7 +283,8 @@ class Window:
         """The sample of this window; starts the next one."""
         duration = max(now - self._started, 1e-9)
         reported, saturated = self._reported(now)
-        delay, delay_low = self._delay(now, self._blunt if reported is None else [])
+        pending = self._pending(now)
+        delay, delay_low = self._delay(pending, self._blunt if reported is None else [])
         rate = self._first_tokens / duration
         base_s = _mean(self._bases) or 0.0
         queue = reported
@@ -300,6 +301,7 @@ class Window:
             first_token_rate=rate,
             delay_s=delay,
             delay_low_s=delay_low,
+            delay_pending_s=_mean(pending),
             delay_high_s=_upper_fifth(self._queued),
             engine_queue=queue,
             tpot_s=tpot,
@@ -318,10 +320,9 @@ class Window:
         self._reset(now, inflight)
         return sample
 
-    def _delay(self, now: float, blunt: list[float]) -> tuple[float | None, float | None]:
+    def _delay(self, pending: list[float], blunt: list[float]) -> tuple[float | None, float | None]:
         """d, and what it is at least, by the scatter of so few samples."""
         samples = sorted(self._residuals + blunt)
-        pending = self._pending(now)
         queued = _mean(self._intercepts)
         others = [] if queued is None else [queued]
         few = 0.5 / math.sqrt(len(samples) + len(pending) or 1)

@@ -396,3 +396,11 @@ def test_fast_growth_ends_at_what_was_cut() -> None:
     while (before := it.current) < 4.0:
         it.on_window(window(4))
         assert it.current <= max(4.0, before + 1.0)
+
+
+def test_it_does_not_leap_while_some_still_wait_for_their_first_token() -> None:
+    """They came last, so they met what the last leap made; the median is of those before."""
+    it = limit(40.0)
+    assert it.on_window(window(40, delay_pending_s=0.2)).limit == 40.0
+    assert it.on_window(window(40, now=4.0, delay_pending_s=0.02)).limit > 50.0
+    assert grown().on_window(window(now=4.0, delay_pending_s=0.2)).limit > 100.0
