@@ -38,8 +38,11 @@ from policy_server.envoy_config.wire import address
 # Bounds Envoy's memory and file descriptors; far above what one policy server lets through.
 MAX_CONNECTIONS = 50_000
 RUNTIME = {
-    # No RST_STREAM when a hold ends; see MAX_CONTROL_FRAMES for what thousands of them do.
-    "envoy.reloadable_features.ext_proc_graceful_grpc_close": True,
+    # Must stay off, also where a later Envoy has it on. With it Envoy 1.40 dies of a segmentation
+    # fault: it forgets a gRPC client that nobody has used for 50 s, and a filter that goes then
+    # (its client left a long hold, or a long single-stream answer ended) is the client's last
+    # owner, while the stream still waits for the other side to close.
+    "envoy.reloadable_features.ext_proc_graceful_grpc_close": False,
 }
 
 
