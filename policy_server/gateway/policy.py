@@ -95,7 +95,7 @@ class PolicyServers:
         if stuck.done() and not ended.done() and not self._stopping:
             self._say(
                 f"the policy server runs but did not answer /healthz {PATIENCE.misses} times "
-                f"({PATIENCE.stuck_s:.0f} s): it is stuck; killing it"
+                "in a row: it is stuck; killing it"
             )
             child.kill()
         for task in (stuck, ended):

@@ -11,6 +11,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 from policy_server.config import ConfigError
 from policy_server.gateway import accepted
@@ -19,24 +20,42 @@ from policy_server.gateway.child import GaveUpError
 from policy_server.gateway.envoy import Envoy
 from policy_server.gateway.plan import Plan
 from policy_server.gateway.policy import PolicyServers
+from policy_server.process_lock import LockedError, ProcessLock
 from policy_server.processes import raise_file_limit
 
 # The policy server bounds its own wait for answers in flight (30 s); this is above it.
 POLICY_DRAIN_S = 45.0
 ENVOY_IDLE_S = 5.0
 ENVOY_STOP_S = 5.0
+LOCK_NAME = "gateway.lock"
 
 
 def run_gateway(plan: Plan) -> int:
     """Runs until a signal; the exit code of the command."""
     raise_file_limit()
     try:
+        lock = _own(plan.data_dir)
         bootstrap = Bootstrap(plan)
         bootstrap.write()
         accepted.save(plan.config, plan.accepted_file)
     except OSError as error:
         raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
-    return asyncio.run(_Supervisor(plan, bootstrap).run())
+    try:
+        return asyncio.run(_Supervisor(plan, bootstrap).run())
+    finally:
+        lock.release()
+
+
+def _own(data_dir: Path) -> ProcessLock:
+    """Before anything is written there: a second gateway must not change what the first one's
+    standby takes over with."""
+    try:
+        return ProcessLock(data_dir / LOCK_NAME)
+    except LockedError as error:
+        raise ConfigError(
+            f"--data-dir: {data_dir} is in use by the gateway with process id {error.owner}; "
+            "stop that one, or choose another folder"
+        ) from None
 
 
 class _Supervisor:

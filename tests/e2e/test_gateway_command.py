@@ -107,6 +107,21 @@ async def test_a_spoiled_configuration_file_does_not_matter_to_a_take_over(
         assert gateway.process.returncode is None
 
 
+async def test_a_second_gateway_on_the_same_folder_changes_nothing(tmp_path: Path) -> None:
+    """Its ports must not be the ones that the first one's standby takes over with."""
+    async with one_slot(tmp_path) as (gateway, _):
+        more = command_line(tmp_path, wired.ports(), "--upstream", "http://127.0.0.1:1")
+        second = await asyncio.create_subprocess_exec(*more, stderr=asyncio.subprocess.PIPE)
+        _, said = await second.communicate()
+        assert second.returncode == 2
+        assert said.decode().splitlines() == [
+            f"policy-server: --data-dir: {tmp_path / 'data'} is in use by the gateway with process "
+            f"id {gateway.process.pid}; stop that one, or choose another folder"
+        ]
+        os.kill(gateway.policy_pids()[0], signal.SIGKILL)
+        assert await post(gateway) == 200
+
+
 async def test_a_killed_envoy_is_started_again(tmp_path: Path) -> None:
     async with one_slot(tmp_path) as (gateway, _):
         os.kill(gateway.envoy_pid(), signal.SIGKILL)

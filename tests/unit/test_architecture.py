@@ -23,6 +23,7 @@ PACKAGE = ROOT / "policy_server"
 
 LAYERS = (
     {"core"},
+    {"process_lock"},
     {"journal"},
     {"driver", "commands", "processes", "private_file"},
     {

@@ -29,10 +29,10 @@ from typing import Literal, TypeVar, cast
 from policy_server.journal.port import JournalClosedError, JournalUnavailableError
 from policy_server.journal.sqlite.database import open_to_read
 from policy_server.journal.sqlite.housekeeping import Step
-from policy_server.journal.sqlite.ownership import LOCK_WAIT_S
 from policy_server.journal.sqlite.trouble import explained, is_trouble
 from policy_server.journal.sqlite.writer import Table, Writer, WriterOptions
 from policy_server.journal.sqlite.writes import Write
+from policy_server.process_lock import LOCK_WAIT_S
 
 T = TypeVar("T")
 Op = Callable[[sqlite3.Connection], T]

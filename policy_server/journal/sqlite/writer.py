@@ -37,9 +37,10 @@ from policy_server.journal.port import (
 )
 from policy_server.journal.sqlite.database import check_version, open_to_read, open_to_write
 from policy_server.journal.sqlite.housekeeping import HouseKeeper, Step
-from policy_server.journal.sqlite.ownership import Lock, make_folder
+from policy_server.journal.sqlite.ownership import make_folder, own
 from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake
 from policy_server.journal.sqlite.writes import Write, carry_out
+from policy_server.process_lock import ProcessLock
 
 LINGER_S = 0.01
 LAZY_S = 0.08
@@ -111,7 +112,7 @@ class Writer(threading.Thread):
         """Set once the file was opened, or could not be."""
         self._o = options
         self._db: sqlite3.Connection | None = None
-        self._lock: Lock | None = None
+        self._lock: ProcessLock | None = None
         self._house = HouseKeeper(options.path, options.on_step)
         self._queue: deque[Write] = deque()
         self._wanted = threading.Condition()
@@ -240,7 +241,7 @@ class Writer(threading.Thread):
         if self._lock is None:
             make_folder(self._o.path.parent)
             first = not self.tried.is_set()
-            self._lock = Lock(self._o.path, self._o.lock_wait_s if first else 0.0)
+            self._lock = own(self._o.path, self._o.lock_wait_s if first else 0.0)
 
     def _commit(self, batch: list[Write]) -> None:
         began = time.monotonic()
