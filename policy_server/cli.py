@@ -27,8 +27,10 @@ from policy_server.top.command import top
 if TYPE_CHECKING:
     from policy_server.core.params import PoolParams
 
+NAME = "policy-server"
+
 app = typer.Typer(
-    name="policy-server",
+    name=NAME,
     help="Overload control for model APIs behind Envoy.",
     add_completion=False,
     no_args_is_help=True,
@@ -337,10 +339,13 @@ app.command()(warmup)
 def main() -> None:
     """The console script: runs a command and turns what went wrong into one line and a code."""
     try:
-        code = app(standalone_mode=False)
+        code = app(prog_name=NAME, standalone_mode=False)
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # typer's; where it lies depends on typer
+            print(error, file=sys.stderr)
+            sys.exit(2)
         _leave(*_explained(error))
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -351,12 +356,21 @@ def _explained(error: Exception) -> tuple[int, str]:
 
     shown = getattr(error, "format_message", None)  # typer's, for wrong usage
     if shown is not None:
-        return int(getattr(error, "exit_code", 2)), f"{shown()} See: policy-server --help"
+        text = shown().replace("Value error, ", "").rstrip(".")
+        command = getattr(getattr(error, "ctx", None), "command_path", NAME)
+        return int(getattr(error, "exit_code", 2)), f"{text}. See: {command} --help"
     if isinstance(error, ConfigError):
         return 2, str(error)
     if isinstance(error, OSError):
-        return 1, str(error)
+        return 1, _without_number(error)
     raise error
+
+
+def _without_number(error: OSError) -> str:
+    """The error for people: what it is about, and what is wrong with it."""
+    if not error.strerror:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
 
 
 def _leave(code: int, message: str) -> None:

@@ -39,6 +39,16 @@ def usage() -> Iterator[None]:
         raise ConfigError(str(error)) from None
 
 
+def reason(error: OSError) -> str:
+    """Why nobody could be reached, in the system's words."""
+    import os
+    import socket
+
+    if isinstance(error, socket.gaierror) or not error.errno:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
 def console() -> Console:
     """Stdout for tables: as wide as the terminal."""
     from rich.console import Console

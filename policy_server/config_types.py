@@ -36,7 +36,7 @@ def host_port(value: str) -> str:
 def url(value: str) -> str:
     """The value itself when it is an http(s) URL."""
     if not _URL.fullmatch(value):
-        raise ValueError(f"{value!r} is not a URL; write for example http://host:8000/metrics")
+        raise ValueError(f"{value!r} is not a URL; write for example http://127.0.0.1:8000")
     return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -20,8 +21,16 @@ def find_envoy() -> str | None:
     return shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
 
 
+TAKEN = "it is taken"
+
+
 def port_taken(host: str, port: int) -> bool:
-    """Whether a listener at this address would fail or, worse, share the port with another.
+    """Whether a listener at this address would fail or, worse, share the port with another."""
+    return port_trouble(host, port) is not None
+
+
+def port_trouble(host: str, port: int) -> str | None:
+    """Why a listener at this address would fail: `TAKEN`, or what the system says; None = it works.
 
     Envoy binds with SO_REUSEPORT and so would take half of another's connections; binding without
     that option tells.
@@ -31,9 +40,9 @@ def port_taken(host: str, port: int) -> bool:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))
-        except OSError:
-            return True
-    return False
+        except OSError as error:
+            return TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return None
 
 
 def free_port() -> int:

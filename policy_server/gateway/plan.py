@@ -21,7 +21,7 @@ from policy_server.envoy_config.options import (
     Wiring,
 )
 from policy_server.gateway import accepted
-from policy_server.processes import find_envoy, first_taken, free_port
+from policy_server.processes import TAKEN, find_envoy, first_taken, free_port, port_trouble
 
 CA_FILES = (
     DEFAULT_CA_FILE,  # Debian, Ubuntu, Alpine
@@ -182,9 +182,9 @@ def _check_ports(flags: Flags, config: Config) -> None:
     if taken is None:
         return
     host, port = ports[taken]
-    raise ConfigError(
-        f"{taken}: cannot listen on {host}:{port}, it is taken; choose another with {taken}"
-    )
+    why = port_trouble(host, port) or TAKEN  # else by another of ours
+    flag = "--host" if taken == "--port" and why != TAKEN else taken
+    raise ConfigError(f"{flag}: cannot listen on {host}:{port}, {why}; choose another with {flag}")
 
 
 def _make_folder(folder: Path) -> None:

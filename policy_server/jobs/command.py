@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_server.commands import console
+from policy_server.commands import console, reason
 
 GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
@@ -88,7 +88,9 @@ def submit(
         headers["idempotency-key"] = key
     if webhook:
         headers["x-webhook-url"] = webhook
-    reply = _ask("POST", url + path, headers, _body(data))
+    if not path.startswith("/"):
+        raise typer.BadParameter(f"--path {path!r} does not start with /; write for example {CHAT}")
+    reply = _ask("POST", url.rstrip("/") + path, headers, _body(data))
     document = reply.document()
     if reply.status != 202:
         raise JobsError(f"{url} answered {reply.status} at once: it takes no jobs (jobs.via)")
@@ -101,7 +103,7 @@ def ls(
     tenant: Tenant = "",
     header: Header = None,
     token_file: TokenFile = None,
-    limit: Annotated[int, typer.Option("--limit", help="How many, newest first.")] = 50,
+    limit: Annotated[int, typer.Option("--limit", help="How many, newest first.", min=1)] = 50,
     as_json: AsJson = False,
 ) -> None:
     """List the newest jobs."""
@@ -165,12 +167,17 @@ def _ask(method: str, url: str, headers: Mapping[str, str], body: bytes | None =
 async def _exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
     import aiohttp
 
+    if not url.startswith(("http://", "https://")):
+        raise typer.BadParameter(f"--url: {url!r} is no URL; write for example {GATEWAY}")
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
             session.request(method, url, headers=headers, data=body) as answer,
         ):
             return Reply(answer.status, dict(answer.headers), await answer.read())
+    except aiohttp.ClientConnectorError as error:
+        why = reason(error.os_error)
+        raise JobsError(f"{url}: cannot connect ({why}); --url names another") from None
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
         raise JobsError(f"{url}: {error or type(error).__name__}") from None
 
@@ -183,14 +190,22 @@ def _headers(tenant: str, header: list[str] | None, token_file: Path | None) -> 
             raise typer.BadParameter(f"{line!r} is no header; write NAME: VALUE")
         headers[name.strip().lower()] = value.strip()
     if token_file is not None:
-        headers["authorization"] = f"Bearer {token_file.read_text('utf-8').strip()}"
+        token = _read("--token-file", token_file).decode().strip()
+        headers["authorization"] = f"Bearer {token}"
     return headers
 
 
 def _body(data: str) -> bytes:
     if data == "-":
         return sys.stdin.buffer.read()
-    return Path(data[1:]).read_bytes() if data.startswith("@") else data.encode()
+    return _read("--data", Path(data[1:])) if data.startswith("@") else data.encode()
+
+
+def _read(option: str, path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{option}: {path} cannot be read ({error.strerror})") from None
 
 
 def _reason(document: object) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import socket
 from urllib.parse import urlsplit
+
+from policy_server.commands import reason
 
 CONNECT_WITHIN_S = 10.0
 PORTS = {"http": 80, "https": 443}
@@ -25,7 +26,7 @@ async def check_reachable(url: str) -> None:
     except TimeoutError:
         raise UnreachableError(_problem(url, f"nothing within {CONNECT_WITHIN_S:g} s")) from None
     except OSError as error:
-        raise UnreachableError(_problem(url, _reason(error))) from None
+        raise UnreachableError(_problem(url, reason(error))) from None
 
 
 async def _connect(host: str, port: int) -> None:
@@ -46,9 +47,3 @@ async def _connect(host: str, port: int) -> None:
 
 def _problem(url: str, reason: str) -> str:
     return f"{url}: cannot connect ({reason}): is the gateway running? --url names another"
-
-
-def _reason(error: OSError) -> str:
-    if isinstance(error, socket.gaierror) or not error.errno:
-        return error.strerror or str(error)
-    return os.strerror(error.errno)

@@ -23,6 +23,8 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from policy_server.commands import reason
+
 TOLERANCE = 0.25
 NOISE_S = 0.03
 PAUSE_S = 0.5  # between two tries of a server that is not there yet
@@ -133,6 +135,8 @@ async def _once(session: aiohttp.ClientSession, params: WarmupParams, size: int)
     try:
         async with session.post(params.endpoint, json=_body(params, size)) as answer:
             await answer.read()
+    except aiohttp.ClientConnectorError as error:
+        raise _RefusedError(f"cannot connect ({reason(error.os_error)})") from None
     except aiohttp.ClientError as error:
         raise _RefusedError(str(error) or type(error).__name__) from None
     if not 200 <= answer.status < 300:

@@ -25,6 +25,8 @@ LoadPools = Callable[[Path | None], "Sequence[PoolParams]"]
 """Reads a configuration file (None = the defaults)."""
 
 DEFAULT_COMPARED = "product,none,envoy-gradient,fifo-drop"
+OF_ALL = {"scenario", "compare", "seed", "report", "as_json"}
+"""Parameters that count for a scenario as well."""
 ENGINE = "Engine"
 TRAFFIC = "Traffic"
 
@@ -33,6 +35,7 @@ def simulate_command(load_pools: LoadPools) -> Callable[..., None]:
     """The command, given the reader of configuration files."""
 
     def simulate(  # noqa: PLR0913, PLR0917 - one parameter per option
+        given: typer.Context,
         trace: Annotated[
             Path | None,
             typer.Option(help="CSV with TIMESTAMP,ContextTokens,GeneratedTokens[,class,tenant]."),
@@ -101,6 +104,7 @@ def simulate_command(load_pools: LoadPools) -> Callable[..., None]:
                 raise InputError("give either --trace FILE or --scenario NAME")
             ask = Ask(names, seed, report, as_json)
             if scenario is not None:
+                _no_more_than_a_scenario_takes(given)
                 perform_scenario(scenario, ask)
             elif trace is not None:
                 chosen = pool_of(load_pools(config), pool)
@@ -108,6 +112,14 @@ def simulate_command(load_pools: LoadPools) -> Callable[..., None]:
                 perform_trace(trace, world, replicas_of(replicas), ask)
 
     return simulate
+
+
+def _no_more_than_a_scenario_takes(given: typer.Context) -> None:
+    """A scenario brings its own configuration, traffic and engine; what is typed must count."""
+    for parameter in given.command.params:
+        source = given.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE" and parameter.name not in OF_ALL:
+            raise InputError(f"{parameter.opts[0]} goes with --trace; a scenario brings its own")
 
 
 @contextmanager

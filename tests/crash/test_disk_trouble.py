@@ -184,7 +184,7 @@ async def test_a_damaged_file_is_left_as_it_is_and_explained(
     assert "damaged" in said
     journal = opened(path)
     journal.append_waiting(request(1), RequestContext())
-    assert "damaged; run 'policy-server journal verify'" in (journal.stats().error or "")
+    assert "damaged ('journal verify' says more); move" in (journal.stats().error or "")
     with pytest.raises(JournalUnavailableError, match="move the file away"):
         await journal.flush()
     await journal.close()

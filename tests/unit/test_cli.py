@@ -39,6 +39,15 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["simulate", "--scenario", "nowhere"], "scenario 'nowhere': one of"),
         (["nonsense"], "No such command 'nonsense'"),
         (["serve", "--nonsense"], "No such option: --nonsense"),
+        (["jobs", "submit"], "Missing option '--data'. See: policy-server jobs submit --help"),
+        (["jobs", "submit", "--data", "@nowhere"], "--data: nowhere cannot be read"),
+        (["jobs", "submit", "--data", "x", "--url", "y"], "--url: 'y/v1/chat/completions' is no"),
+        (["jobs", "submit", "--data", "x", "--path", "y"], "--path 'y' does not start with /"),
+        (["jobs", "ls", "--token-file", "nowhere"], "--token-file: nowhere cannot be read"),
+        (["jobs", "ls", "--limit", "0"], "--limit"),
+        (["gateway", "--upstream", "http://h", "--host", "nowhere.invalid"], "--host: cannot list"),
+        (["simulate", "--scenario", "step", "--config", "x"], "--config goes with --trace"),
+        (["simulate", "--scenario", "step", "--no-stream"], "--stream goes with --trace"),
     ],
 )
 def test_wrong_usage_is_one_line_and_code_2(
@@ -49,6 +58,27 @@ def test_wrong_usage_is_one_line_and_code_2(
     assert message in err
     assert err.startswith("policy-server: ")
     assert len(err.splitlines()) == 1
+    assert "Value error" not in err
+
+
+@pytest.mark.parametrize("group", [(), ("jobs",)])
+def test_no_command_at_all_is_the_help_as_it_is_laid_out(
+    capsys: pytest.CaptureFixture[str], group: tuple[str, ...]
+) -> None:
+    code, _, err = run(capsys, *group)
+    assert code == 2
+    assert err.startswith(" ".join(("Usage: policy-server", *group)))
+    assert len(err.splitlines()) > 5
+
+
+def test_jobs_say_that_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        code, out, err = run(capsys, "jobs", "ls", "--url", url)
+    assert (code, out) == (1, "")
+    assert "cannot connect (Connection refused); --url names another" in err
+    assert "ssl:default" not in err
 
 
 def test_load_says_that_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:

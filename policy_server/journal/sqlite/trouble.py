@@ -11,9 +11,7 @@ from policy_server.journal.port import JournalError
 _FULL = "the disk is full; free some space, the journal goes on by itself"
 _READ_ONLY = "can't be written (read-only); make it writable, the journal goes on by itself"
 _IO = "the disk reports an input/output error; look at it (dmesg), the journal tries again"
-_DAMAGED = (
-    "damaged; run 'policy-server journal verify', then move the file away (keep it) and restart"
-)
+_DAMAGED = "damaged ('journal verify' says more); move the file away, keep it, and restart"
 _FOLDER = "can't be opened; does its folder exist, and may this user write there?"
 _BUSY = "locked by another program; close it, the journal tries again"
 
