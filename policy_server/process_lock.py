@@ -32,7 +32,7 @@ class ProcessLock:
     def __init__(self, path: Path, wait_s: float = LOCK_WAIT_S) -> None:
         """Makes the file `path`. Raises `LockedError` when another process has it for longer than
         `wait_s` seconds, OSError when the file can't be had."""
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._file = _open(path)
         try:
             self._take(time.monotonic() + wait_s)
             self._sign()
@@ -65,3 +65,13 @@ class ProcessLock:
     def release(self) -> None:
         """Let another process have it."""
         os.close(self._file)
+
+
+def _open(path: Path) -> int:
+    """A file on a disk that is read-only can be locked as well, if it is there."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS or not path.exists():
+            raise
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)

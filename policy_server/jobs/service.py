@@ -206,13 +206,13 @@ class Jobs:
         with self._watchers.watching(job_id) as bell:
             while True:
                 bell.clear()
+                job = await self._store.get(job_id)  # before its history: an end seen is in there
                 for event in await self._store.history(job_id):
                     if event.number > after:
                         after = event.number
                         yield event
                         if event.state.ended:
                             return
-                job = await self._store.get(job_id)
                 if job is None or job.state.ended:
                     return
                 if not await bell.rings():

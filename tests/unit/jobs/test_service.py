@@ -8,7 +8,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,6 +27,7 @@ from policy_server.journal.jobs import (
     Accepted,
     Ending,
     Job,
+    JobEvent,
     JobRefusal,
     JobState,
     NewJob,
@@ -60,6 +61,19 @@ class BadDisk(MemoryJobs):
     def _check(self) -> None:
         if self.down:
             raise JournalUnavailableError("full")
+
+
+class Meanwhile(MemoryJobs):
+    """A store in which something happens once, right after a history was read."""
+
+    happens: Callable[[], Awaitable[object]] | None = None
+
+    async def history(self, job_id: str) -> list[JobEvent]:
+        told = list(await super().history(job_id))
+        if (happens := self.happens) is not None:
+            self.happens = None
+            await happens()
+        return told
 
 
 @dataclass
@@ -164,6 +178,17 @@ async def test_what_came_goes_and_what_is_answered_is_kept() -> None:
         assert live.driver.admission.inflight() == 0
         kept = await live.store.request(job.id)
         assert kept is None
+
+
+async def test_an_end_between_two_looks_is_told() -> None:
+    store = Meanwhile()
+    async with stage(ok, store=store) as live:
+        live.driver.admission.hold_jobs()
+        job = await live.submit()
+        store.happens = lambda: live.jobs.cancel(job.id)
+        async with asyncio.timeout(10):
+            told = [event.state async for event in live.jobs.events(job.id, 0) if event]
+        assert told == [JobState.QUEUED, JobState.CANCELLED]
 
 
 async def test_secrets_are_sealed_while_it_waits() -> None:
