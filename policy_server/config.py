@@ -36,6 +36,8 @@ from policy_server.config_types import (
     absolute_path,
     split_host_port,
     tenant_source,
+    webhook_host,
+    webhook_secret,
 )
 from policy_server.core.params import (
     ClassParams,
@@ -190,8 +192,10 @@ class RetryAfterConfig(Section):
 class WebhooksConfig(Section):
     """Hosts that may be called, and signing secrets by tenant."""
 
-    allow: tuple[str, ...] = ()
-    secrets: Mapping[str, str] = Field(default_factory=dict)
+    allow: tuple[Annotated[str, AfterValidator(webhook_host)], ...] = ()
+    secrets: Mapping[str, Annotated[str, AfterValidator(webhook_secret)]] = Field(
+        default_factory=dict
+    )
 
 
 MAX_JOB_BODY_BYTES = 1024**3  # Envoy buffers twice as much and counts in 32 bits

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import binascii
+import ipaddress
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 MAX_RETRY_AFTER_S = 55  # client SDKs ignore a Retry-After above 60 s; jitter stays below it
+MIN_SECRET_BYTES = 16  # of a webhook's signing secret
 MIN_TOKEN_CHARS = 16  # of an admin token: shorter ones can be guessed over a network
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 _TENANT_SOURCE = re.compile(r"header:[!#$%&'*+.^_`|~0-9A-Za-z-]+|metadata:[^/\s]+/\S+|api_key_hash")
+_WEBHOOK_HOST = re.compile(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _URL = re.compile(r"https?://[^\s/]+(/\S*)?")
 
 
@@ -68,6 +72,33 @@ def tenant_source(value: str) -> str:
         )
     if value.lower() in _SECRETS:
         raise ValueError(f"{value!r} is a secret, which would be shown as a name: use api_key_hash")
+    return value
+
+
+def webhook_host(value: str) -> str:
+    """The value itself when it is a host name, `*.` and a host name, or a network."""
+    if not _WEBHOOK_HOST.fullmatch(value):
+        try:
+            ipaddress.ip_network(value, strict=False)
+        except ValueError:
+            raise ValueError(
+                f"{value!r} is no host or network; write for example hooks.example.com, "
+                "*.example.com or 10.1.0.0/16"
+            ) from None
+    return value
+
+
+def webhook_secret(value: str) -> str:
+    """The value itself when it can sign; never in a message."""
+    try:
+        key = binascii.a2b_base64(value.removeprefix("whsec_"), strict_mode=True)
+    except ValueError:
+        key = b""
+    if len(key) < MIN_SECRET_BYTES:
+        raise ValueError(
+            f"is no whsec_ and base64 of at least {MIN_SECRET_BYTES} bytes; "
+            'make one: echo "whsec_$(head -c 24 /dev/urandom | base64)"'
+        )
     return value
 
 

@@ -24,7 +24,7 @@ GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
 CHAT = "/v1/chat/completions"
 TIMEOUT_S = 120.0
-TOKEN_HINT = "; give --token-file"
+GIVE_ONE = "; give --token-file"
 
 jobs_app = typer.Typer(
     name="jobs", help="Hand in, list, show and cancel jobs.", no_args_is_help=True
@@ -64,7 +64,7 @@ class Reply:
             document = None
         if self.status >= 400 or not isinstance(document, dict):
             why = _reason(document) or self.body[:200].decode("latin-1").strip()
-            raise JobsError(f"{self.status}: {why}{TOKEN_HINT if self.status == 401 else ''}")
+            raise JobsError(f"{self.status}: {why}{GIVE_ONE if self.status == 401 else ''}")
         return document
 
 

@@ -69,6 +69,12 @@ def test_a_class_keeps_the_defaults_of_the_keys_not_given(tmp_path: Path) -> Non
     assert (config.classes.P0.max_wait_s, config.classes.P0.share) == (2, 0.6)
 
 
+def test_a_webhooks_secret_is_not_in_the_message(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, "jobs: {webhooks: {secrets: {a: hush}}}")
+    assert "hush" not in str(caught.value)
+
+
 def test_sizes_have_units(tmp_path: Path) -> None:
     assert load(tmp_path, "room: {max_bytes: 3GiB}").room.max_bytes == 3 * 1024**3
 
@@ -106,6 +112,8 @@ def test_the_longest_hold_counts_scale_from_zero_only_when_backends_are_known(
         ("jobs: {max_body: 3GiB}", "jobs.max_body: input should be less than or equal to"),
         ("tenants: {from: jwt}", "'jwt' names no source; write header:NAME, metadata:"),
         ("tenants: {from: 'header:Authorization'}", "is a secret, which would be shown"),
+        ("jobs: {webhooks: {allow: ['http://a']}}", "'http://a' is no host or network; write"),
+        ("jobs: {webhooks: {secrets: {a: hush}}}", "jobs.webhooks.secrets.a: is no whsec_ and"),
         ("retry_after: {max_s: 90}", "retry_after.max_s: input should be less than or equal to"),
         ("server:\n  grpc: a:1\n  grpc: b:2\n", ":3: server.grpc: already set on line 2; remove"),
         ("a: [", "not valid YAML"),
