@@ -17,8 +17,12 @@ known, as long again: without a_c the shed of P1 came back after a second into a
 still full, and a lasting overload took 1.38 attempts per call instead of 1.27 (scenario 17).
 
     kept_c = EWMA(.02) of "a returning client was admitted"
-    below .5, while every slot up to the cap is booked, a share 1 − 2·kept_c of the shed is told
-    not to retry (x-should-retry: false)
+    below .5, while every slot up to the cap is booked and the overload is older than the cap, a
+    share 1 − 2·kept_c of the shed is told not to retry (x-should-retry: false)
+
+Before that the longest promises have not come due, and those broken were the short ones of the
+first seconds: they say nothing. New replicas may be on their way (scenario 28: all served .75 →
+.95).
 
 While promises can't be kept, retries only take the places of new requests: under a lasting
 overload most clients are told the truth, and enough still try for the measure to recover.
@@ -113,7 +117,8 @@ class Bookings:
         self._booked[priority] = max(taken, min(booked, room))
         due = max(predicted + booked / rate, self._age_s(priority, predicted, now))
         capped = due > self._p.max_s
-        return Promise(self._told(due), capped, not capped or self._should_retry(priority))
+        retry = not capped or self._should_retry(priority, now)
+        return Promise(self._told(due), capped, retry)
 
     def quote(self, priority: Priority, predicted_s: float | None, now: float) -> float:
         """When the next slot is free, seconds from now, without taking it."""
@@ -131,7 +136,9 @@ class Bookings:
         raw = due_s * (1.0 + JITTER * self._rng.random())
         return min(max(raw, self._p.min_s), self._p.max_s)
 
-    def _should_retry(self, priority: Priority) -> bool:
+    def _should_retry(self, priority: Priority, now: float) -> bool:
+        if self._overload[priority].age_s(now) <= self._p.max_s:
+            return True
         share = 1.0 - self._kept[priority] / KEPT_ENOUGH
         return share <= 0.0 or self._rng.random() >= min(share, MAX_REFUSED_SHARE)
 
