@@ -72,6 +72,8 @@ def documents(config: Config, asked: Asked) -> list[Document]:
         raise ConfigError(
             f"jobs.via: --target {asked.target} has no way back for jobs; leave jobs.via out"
         )
+    if (asked.target, asked.wiring) != ("istio", "gate"):
+        _check_no_pool_goes_by_bodies(config, asked.target)
     upstreams = (asked.upstreams or [DEFAULT_SERVICE]) if mesh.routes else []
     options = MeshOptions(
         gateway=ObjectName.parse(asked.gateway or mesh.gateway),
@@ -81,6 +83,16 @@ def documents(config: Config, asked: Asked) -> list[Document]:
         on_outage=asked.on_outage,
     )
     return mesh.documents(config, options)
+
+
+def _check_no_pool_goes_by_bodies(config: Config, target: str) -> None:
+    """Such a pool would never match: its requests would pass, or crowd another one."""
+    for number, pool in enumerate(config.pools):
+        if pool.match.model is not None:
+            raise ConfigError(
+                f"pools[{number}].match.model: --target {target} can't read bodies; "
+                "match by path_prefix or host"
+            )
 
 
 def _gateway_options(config: Config, asked: Asked) -> GatewayOptions:

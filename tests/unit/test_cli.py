@@ -199,6 +199,27 @@ def test_what_a_target_can_t_express_is_refused_with_the_way_out(
     assert len(err.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("flags", "code"),
+    [
+        ("--target istio", 0),
+        ("--target istio --wiring authz", 2),
+        ("--target istio-values --wiring authz", 2),
+        ("--target envoy-gateway --wiring stream", 2),
+        ("--target envoy-gateway --wiring authz", 2),
+        ("--wiring authz", 0),
+    ],
+)
+def test_pools_by_model_are_refused_where_nothing_reads_bodies(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, flags: str, code: int
+) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text("pools: [{name: a, match: {model: x}}]")
+    got, _, err = run(capsys, "envoy-config", "--config", str(file), *flags.split())
+    assert got == code
+    assert ("pools[0].match.model: --target" in err) == (code == 2)
+
+
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "--help")
     assert code == 0
