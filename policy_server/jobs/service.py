@@ -232,11 +232,17 @@ class Jobs:
         """Write an end down and tell it; None when the job had ended before."""
         job = await self._store.finish(ending)
         if job is not None:
-            self._open.remove(job)
+            self._not_open(job)
             self._watchers.ring(job.id)
             if job.webhook:
                 self._webhooks.wake()
         return job
+
+    def _not_open(self, job: Job) -> None:
+        if self._restored or job.id in self._taken_up:
+            self._open.remove(job)
+        else:  # it ended before it was taken up: it need not be any more
+            self._taken_up.add(job.id)
 
     def _noted(self, note: Note) -> None:
         self._watchers.ring(note.id)

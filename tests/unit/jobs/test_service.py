@@ -8,7 +8,7 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -421,6 +421,39 @@ async def test_all_jobs_together_are_bounded_also_over_a_restart() -> None:
                 await second.ended(job)
             for _ in range(2):  # as many as have ended
                 await second.submit()
+
+
+class SlowToTell(MemoryJobs):
+    """A store that can't say at first what is open; `happens` while it does."""
+
+    down = True
+    happens: Callable[[], Awaitable[object]] | None = None
+
+    async def unfinished(self) -> AsyncIterator[Sequence[Job]]:
+        if self.down:
+            raise JournalUnavailableError("full")
+        async for batch in super().unfinished():
+            if self.happens is not None:
+                await self.happens()
+            yield batch
+
+
+async def test_what_ends_before_it_is_taken_up_takes_no_place_of_others() -> None:
+    store = SlowToTell()
+    bound = {"bound": Bound(1, 1_000)}
+    async with model_server(ok) as (url, _):
+        async with running(url) as first:
+            first.driver.admission.hold_jobs()
+            jobs = [await first.submit() for _ in range(2)]
+        store.__dict__.update(vars(first.store.reopen()))
+        async with running(url, store=store, **bound) as second:
+            second.driver.admission.hold_jobs()
+            assert await second.jobs.cancel(jobs[0].id) is not None, "nothing is taken up yet"
+            store.down, store.happens = False, lambda: second.jobs.cancel(jobs[1].id)
+            assert await second.jobs.restore()
+            second.count = 10
+            await second.submit()
+            assert await second.jobs.accept(second.submission()) is JobRefusal.FULL
 
 
 async def test_jobs_that_come_at_once_pass_no_bound() -> None:
