@@ -125,7 +125,8 @@ class Window:
 
     def tainted(self, now: float) -> bool:
         """Whether the times taken so far measure us, not the engine."""
-        return self._timed_here and self._late_s > LATE_SHARE * (now - self._started)
+        timed_here = self._timed_here or bool(self._awaited)  # their age is by our clock, too
+        return timed_here and self._late_s > LATE_SHARE * (now - self._started)
 
     def await_token(self, lease: Lease) -> None:
         """An observed stream was dispatched."""
@@ -154,6 +155,10 @@ class Window:
 
     def tokens(self, model: str, gap_s: float, count: int) -> None:
         """`count` tokens of one observed stream came within `gap_s`."""
+        self._timed_here = True
+        self._add_tokens(model, gap_s, count)
+
+    def _add_tokens(self, model: str, gap_s: float, count: int) -> None:
         self._gap_s += gap_s
         self._gap_tokens += count
         seen_s, seen = self._model_tokens.get(model, (0.0, 0))
@@ -196,7 +201,7 @@ class Window:
                 whole.add(tokens, seconds)
                 line = whole.line()
                 if line is not None:
-                    self.tokens(request.model, line.slope_s * tokens, tokens)
+                    self._add_tokens(request.model, line.slope_s * tokens, tokens)
                     self._last_event = now
                     self._lines.append(line)
                     self._intercepts.append(self._queue_of(request, line, now))

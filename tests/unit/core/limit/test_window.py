@@ -271,6 +271,20 @@ def test_our_lateness_is_told_from_what_envoy_measured() -> None:
     assert w.tainted(2.0)
 
 
+def test_who_waits_and_what_flows_is_timed_here_as_well() -> None:
+    """A process that stood still for seconds reads nothing meanwhile: those who wait look late."""
+    w = window()
+    w.note_late(1.9)
+    assert not w.tainted(2.0)
+    w.await_token(lease("a"))
+    assert w.tainted(2.0)
+    assert not w.tainted(6.0)
+    w.completed(lease("a"), LeaseEnd.CLIENT_CANCELLED, Completion(0, True), 2.0)
+    assert not w.tainted(2.0)
+    w.tokens("llama", 1.9, 60)
+    assert w.tainted(2.0)
+
+
 def test_a_window_is_ours_when_we_were_late_for_more_than_a_third_of_it() -> None:
     w = window()
     w.first_token(lease("a"), 0.1, 1.0)
