@@ -59,15 +59,17 @@ class ExtProc:
     `node`: the Envoy that all its streams come from; None = each stream's metadata is asked.
     """
 
-    def __init__(self, desk: Desk, observer: Observer, node: str | None = None) -> None:
+    def __init__(
+        self, desk: Desk, observer: Observer, node: str | None = None, words: Words | None = None
+    ) -> None:
         self._desk = desk
         self._observer = observer
         self._node = node
-        self._words = Words(GateEncoder())
+        self._words = words or Words(GateEncoder())
 
     def of(self, node: str) -> ExtProc:
-        """The same for the streams of one Envoy."""
-        return ExtProc(self._desk, self._observer, node)
+        """The same for the streams of one Envoy, in the same words."""
+        return ExtProc(self._desk, self._observer, node, self._words)
 
     async def process(self, _messages: object, context: Context) -> bytes:
         """One stream: read, decide, answer."""

@@ -146,6 +146,7 @@ class _ByWiring(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic
 
     def __init__(self, services: Services) -> None:
         self._services = services
+        self._any_gate = grpc.stream_unary_rpc_method_handler(services.gate.process)
         self._gates: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # by node, MAX_NODES at most
         self._stream = grpc.stream_stream_rpc_method_handler(services.stream.process)
         jobs = grpc.stream_stream_rpc_method_handler(services.jobs.process)
@@ -170,9 +171,10 @@ class _ByWiring(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # no generic
         return chosen or self._gates.get(node) or self._gate(node)
 
     def _gate(self, node: str) -> grpc.RpcMethodHandler[Any, Any]:
+        if len(self._gates) >= MAX_NODES:
+            return self._any_gate
         gate = grpc.stream_unary_rpc_method_handler(self._services.gate.of(node).process)
-        if len(self._gates) < MAX_NODES:
-            self._gates[node] = gate
+        self._gates[node] = gate
         return gate
 
 

@@ -9,6 +9,8 @@ import grpc
 import pytest
 from envoy.service.ext_proc.v3.external_processor_pb2 import ProcessingRequest, ProcessingResponse
 
+from policy_server.adapters import ext_proc, grpc_server
+from policy_server.core.leases import MAX_NODES
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
 from tests.grpc.conftest import Wired
@@ -62,7 +64,12 @@ async def test_admitted_at_once(wired: Wired) -> None:
     assert wired.gate.leases == {"uid-7"}
 
 
-async def test_each_request_is_of_the_envoy_that_its_stream_names(wired: Wired) -> None:
+@pytest.mark.parametrize("known", [MAX_NODES, 1])
+async def test_each_request_is_of_the_envoy_that_its_stream_names(
+    known: int, wired: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grpc_server, "MAX_NODES", known)
+    monkeypatch.setattr(ext_proc, "Words", None)  # .4 ms: nobody encodes them again
     wired.gate.decide = admitted
     nodes = ("envoy-1", "envoy-2", "", "envoy-1", "envoy-2", "")
     for number, node in enumerate(nodes):
