@@ -358,7 +358,8 @@ class Driver:
         return self.admission.inflight() == 0
 
     async def stop(self) -> None:
-        """Save what was learned and let go of timers and the journal.
+        """Save what was learned and let go of timers and the journal. Before `start` nothing was:
+        the journal keeps what it has.
 
         What still ends afterwards frees its slot but is written down nowhere.
         """
@@ -366,5 +367,6 @@ class Driver:
         for timer in (self._timer, self._saver):
             if timer is not None:
                 timer.cancel()
-        self.journal.save_learned(self.admission.learned(self.clock()))
+        if self._saver is not None:
+            self.journal.save_learned(self.admission.learned(self.clock()))
         await self.journal.close()

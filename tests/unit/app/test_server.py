@@ -13,6 +13,8 @@ import pytest
 
 from policy_server.app import Parent, run_server
 from policy_server.config import Config, ConfigError
+from policy_server.journal.port import Learned
+from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.processes import free_port, port_taken
 
@@ -57,6 +59,25 @@ async def test_a_port_that_is_taken(taken: int, tmp_path: Path) -> None:
     before = config(taken, free_port())
     with pytest.raises(ConfigError, match=f"server.grpc: {says}"):
         await run_server(before, "serve", tmp_path, Parent(lambda: None))
+
+
+async def test_a_start_that_fails_forgets_nothing_that_was_learned(
+    taken: int, tmp_path: Path
+) -> None:
+    learned = {"default": {"limit.limit": 77.0, "limit.valid": 77.0}}
+    await with_journal(tmp_path, lambda journal: journal.save_learned(learned))
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        await run_server(config(taken, free_port()), "serve", tmp_path, Parent(lambda: None))
+    found: list[Learned] = []
+    await with_journal(tmp_path, lambda journal: found.append(journal.load_learned()))
+    assert found == [learned]
+
+
+async def with_journal(folder: Path, use: Callable[[SqliteJournal], None]) -> None:
+    journal = SqliteJournal(Store(StoreOptions(folder / "journal.db")))
+    journal.open()
+    use(journal)
+    await journal.close()
 
 
 async def test_a_journal_that_another_process_owns(tmp_path: Path) -> None:
