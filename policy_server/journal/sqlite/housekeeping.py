@@ -82,7 +82,8 @@ class HouseKeeper:
         if time.monotonic() < self._copied_at + COPY_PAUSE_S:
             return
         self._copied_at = time.monotonic()
-        self._copying = self._beside.submit(_copy, self._path, self._on_step)
+        with suppress(RuntimeError):  # no thread to be had: the writer does it, later
+            self._copying = self._beside.submit(_copy, self._path, self._on_step)
 
     def close(self) -> None:
         """Before the writer closes its connection: the last one to be closed tidies up."""

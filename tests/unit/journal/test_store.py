@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from policy_server.journal.port import (
     JournalTooNewError,
     JournalUnavailableError,
 )
+from policy_server.journal.sqlite import housekeeping
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.store import Store, StoreOptions
 
@@ -174,6 +176,26 @@ async def test_the_log_stays_bounded_and_free_pages_go_back(store: Store, faults
         while (store.stats().size_bytes or 0) > 3_000_000:
             await asyncio.sleep(0.02)
     assert {Step.CHECKPOINT, Step.VACUUM} <= set(faults.seen)
+
+
+async def test_where_no_thread_is_to_be_had_the_writer_goes_on(
+    store: Store, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(housekeeping, "CHECKPOINT_BYTES", 1)
+    start = threading.Thread.start
+
+    def starts(thread: threading.Thread) -> None:
+        if thread.name.startswith("journal-copier"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starts)
+    for n in range(20):
+        assert await asyncio.wait_for(store.write_durably(put(n)), 10) == n * 10
+    while Step.CHECKPOINT not in faults.seen:
+        await asyncio.sleep(0.01)
+    assert Step.COPY not in faults.seen
+    assert store.stats().healthy
 
 
 async def test_a_newer_versions_file_is_refused_and_left_alone(store: Store) -> None:
