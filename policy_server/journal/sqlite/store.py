@@ -98,7 +98,7 @@ class Store:
         self._writer.state.tables.append(table)
 
     def touch(self, *, lazily: bool = False) -> None:
-        """A table has something to write; `lazily`: it may take some 90 ms."""
+        """A table has something to write; `lazily`: it may take half a second."""
         if self._closed or self._loop is None:
             self._check_open()
         self._writer.touch(lazily=lazily)
