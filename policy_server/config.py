@@ -217,6 +217,16 @@ class JobsConfig(Section):
     share: Share = 0.02
     webhooks: WebhooksConfig = WebhooksConfig()
 
+    @model_validator(mode="after")
+    def _largest_fits(self) -> Self:
+        for name in ("max_bytes", "tenant_max_bytes"):
+            if getattr(self, name) < self.max_body:
+                raise ValueError(
+                    f"{name} is below max_body, {self.max_body.human_readable()}: the largest job "
+                    f"would be told to come back for ever; raise {name} or lower max_body"
+                )
+        return self
+
 
 class Config(Section):
     """The whole file."""

@@ -112,6 +112,7 @@ def test_the_longest_hold_counts_scale_from_zero_only_when_backends_are_known(
         ("jobs: {max_body: 3GiB}", "jobs.max_body: input should be less than or equal to"),
         ("tenants: {from: jwt}", "'jwt' names no source; write header:NAME, metadata:"),
         ("tenants: {from: 'header:Authorization'}", "is a secret, which would be shown"),
+        ("jobs: {tenant_max_bytes: 8MiB}", "tenant_max_bytes is below max_body, 16.0MiB: the larg"),
         ("jobs: {webhooks: {allow: ['http://a']}}", "'http://a' is no host or network; write"),
         ("jobs: {webhooks: {secrets: {a: hush}}}", "jobs.webhooks.secrets.a: is no whsec_ and"),
         ("retry_after: {max_s: 90}", "retry_after.max_s: input should be less than or equal to"),
