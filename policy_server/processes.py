@@ -12,6 +12,7 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
@@ -35,13 +36,23 @@ def port_trouble(host: str, port: int) -> str | None:
     Envoy binds with SO_REUSEPORT and so would take half of another's connections; binding without
     that option tells.
     """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            return TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        return error.strerror or str(error)
+    troubles = [_trouble(family, address) for family, *_, address in found]
+    if TAKEN in troubles or None not in troubles:  # else one of a name's addresses will do
+        return TAKEN if TAKEN in troubles else troubles[0]
+    return None
+
+
+def _trouble(family: int, address: Any) -> str | None:
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        return TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
     return None
 
 

@@ -51,7 +51,7 @@ from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
 from policy_server.journal.boot import this_boot
 from policy_server.journal.restore import revive
-from policy_server.processes import port_taken
+from policy_server.processes import TAKEN, port_trouble
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
 from policy_server.signals.scrape import Page, Scraper, spread
@@ -233,10 +233,11 @@ class PolicyServer:
         """Before any job is sent: a process that can't listen must not run one."""
         server = self._config.server
         for name, address in (("server.grpc", server.grpc), ("server.http", server.http)):
-            if port_taken(*split_host_port(address)):
+            why = port_trouble(*split_host_port(address))
+            if why is not None:
+                stop = " or stop who holds it" if why == TAKEN else ""
                 raise ConfigError(
-                    f"{name}: cannot listen on {address}; choose another address or stop who "
-                    "holds it"
+                    f"{name}: cannot listen on {address}, {why}; choose another address{stop}"
                 )
 
     def _take_back(self) -> None:

@@ -16,7 +16,7 @@ from policy_server.config import Config, ConfigError
 from policy_server.journal.port import Learned
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
-from policy_server.processes import free_port, port_taken
+from policy_server.processes import TAKEN, free_port, port_taken, port_trouble
 
 
 @pytest.fixture
@@ -54,11 +54,29 @@ async def failing_start(settings: Config, folder: Path, says: str) -> None:
 
 
 async def test_a_port_that_is_taken(taken: int, tmp_path: Path) -> None:
-    says = "cannot listen on .* choose another address or stop who holds it"
+    says = "cannot listen on .*, it is taken; choose another address or stop who holds it"
     await failing_start(config(free_port(), taken), tmp_path, f"server.http: {says}")
     before = config(taken, free_port())
     with pytest.raises(ConfigError, match=f"server.grpc: {says}"):
         await run_server(before, "serve", tmp_path, Parent(lambda: None))
+
+
+async def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
+    settings = config(free_port(), free_port())
+    server = settings.server.model_copy(update={"grpc": f"203.0.113.1:{free_port()}"})
+    elsewhere = settings.model_copy(update={"server": server})
+    with pytest.raises(ConfigError, match=r"203.*, [Cc]annot assign .*; choose another address$"):
+        await run_server(elsewhere, "serve", tmp_path, Parent(lambda: None))
+
+
+def test_a_name_with_addresses_of_either_kind(taken: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def found(_host: str, port: int, **_: object) -> list[tuple[object, ...]]:
+        v6, v4 = (socket.AF_INET6, ("2001:db8::1", port)), (socket.AF_INET, ("127.0.0.1", port))
+        return [(family, socket.SOCK_STREAM, 6, "", address) for family, address in (v6, v4)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    assert port_trouble("localhost", free_port()) is None, "one of them will do"
+    assert port_trouble("localhost", taken) == TAKEN
 
 
 async def test_a_start_that_fails_forgets_nothing_that_was_learned(
