@@ -39,6 +39,8 @@ class Feedback:
         self.last_sample = OPENING_WINDOW
         self.window: Window | None = None
         """The open window; None before the first request."""
+        self.restored: Mapping[str, float] = {}
+        """What an earlier process had learned in this pool."""
 
     def reconfigure(self, params: PoolParams, make: Callable[[LimitParams], Limit]) -> None:
         """New bounds from now on; what was learned stays, unless the algorithm is another."""

@@ -17,7 +17,13 @@ MAX_REPLICAS = 100_000.0
 
 
 def learned(pool: Pool, now: float) -> dict[str, float]:
-    """Limit, baselines and drain rate as flat numbers."""
+    """Limit, baselines and drain rate as flat numbers.
+
+    Before the first request that is what was restored: each restart begins at half of it, and
+    restarts in a quiet night must not halve it again and again.
+    """
+    if pool.feedback.window is None and pool.feedback.restored:
+        return dict(pool.feedback.restored)
     state = {f"limit.{k}": v for k, v in pool.limit.state().items()}
     state.update({f"base.{k}": v for k, v in pool.feedback.baselines.state().items()})
     rate = pool.predictor.drain.per_s(pool.limit.current, now)
@@ -31,7 +37,7 @@ def learned(pool: Pool, now: float) -> dict[str, float]:
 
 def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     """Take back what `learned` gave; numbers that are none are left out."""
-    state = {k: v for k, v in saved.items() if math.isfinite(v)}
+    pool.feedback.restored = state = {k: v for k, v in saved.items() if math.isfinite(v)}
     limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
     if limit:
         pool.limit.restore(limit)

@@ -424,6 +424,21 @@ def test_what_a_pool_learned_survives_a_restart() -> None:
     assert pool.predictor.drain.per_s(20.0, 0.0) == saved["chat"]["drain"] == pytest.approx(20.0)
 
 
+def test_restarts_without_a_request_between_forget_nothing() -> None:
+    params = pool_params(LimitParams("vegas", initial=40.0))
+    gate = admission(params)
+    streamed(gate)
+    gate.first_token("a", 0.5)
+    saved = gate.learned(3.0)
+    for _ in range(3):
+        gate = admission(params)
+        gate.restore_learned(saved, 0.0)
+        assert gate.pool("chat").limit.current == 20.0
+        assert gate.learned(10.0) == saved
+    streamed(gate)
+    assert gate.learned(10.0)["chat"]["limit.limit"] == 20.0
+
+
 @pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf"), -1.0, 0.0])
 @pytest.mark.parametrize("algorithm", ["vegas", "gradient", "aimd", "fixed"])
 def test_a_broken_record_of_what_was_learned_does_no_harm(algorithm: str, broken: float) -> None:
