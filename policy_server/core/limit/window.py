@@ -317,13 +317,18 @@ class Window:
             quiet_s=now - self._last_event,
             base_s=base_s,
             slack_s=WHOLE_SLACK * (_mean([line.mean_s for line in self._lines]) or 0.0),
-            feedback_s=_median(self._whole_s) or 0.0,
+            feedback_s=self._feedback_s(),
             queue_estimated=reported is None,
             latency_s=_mean(self._latencies),
             latency_min_s=min(self._latencies, default=None),
         )
         self._reset(now, inflight)
         return sample
+
+    def _feedback_s(self) -> float:
+        """How late it is told what a growth did: streams tell soon, whole answers as they end."""
+        streams = self._first_tokens - len(self._whole_s)
+        return 0.0 if streams >= len(self._whole_s) else _median(self._whole_s) or 0.0
 
     def _delay(self, pending: list[float], blunt: list[float]) -> tuple[float | None, float | None]:
         """d, and what it is at least, by the scatter of so few samples."""

@@ -260,6 +260,20 @@ def test_whole_answers_of_one_length_tell_as_late_as_they_come() -> None:
     assert close(w).feedback_s == 3.0
 
 
+def test_where_most_are_streams_nobody_waits_for_a_few_whole_answers() -> None:
+    """One job a second held the growth for the streams up: 22 -> 200 took 90 s instead of 10."""
+    w = window()
+    end = Completion(200, False, True, 20.0, 20.0)
+    for n in range(3):
+        w.completed(whole(100), LeaseEnd.COMPLETED, end, 1.0)
+        w.first_token(lease(f"u{n}"), 0.2, 1.0)
+    assert close(w).feedback_s == 0.0
+    w.first_token(lease("u"), 0.2, 3.0)
+    for _ in range(3):
+        w.completed(whole(100), LeaseEnd.COMPLETED, end, 3.0)
+    assert close(w, 4.0).feedback_s == 20.0
+
+
 def test_our_lateness_is_told_from_what_envoy_measured() -> None:
     """On a busy machine no window is without a late timer: whole answers still teach."""
     w = window()
