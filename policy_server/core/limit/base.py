@@ -55,7 +55,7 @@ class WindowSample:
     tpot_p90_s      p90 of per-answer TPOT, clamped to [T, 1.15 T]
     tpot_unloaded_s T0
     queue_estimated Q is X·d, not the engine's own word
-    feedback_s      how late answers that come whole tell of the limit they ran under
+    feedback_s      how late the answers tell of the limit they ran under, where most come whole
     slack_s         delay that is small against answers which come whole
     base_s          mean unloaded TTFT of the window's samples
     quiet_s         time since the last sample
