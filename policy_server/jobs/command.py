@@ -190,7 +190,9 @@ def _headers(tenant: str, header: list[str] | None, token_file: Path | None) -> 
             raise typer.BadParameter(f"{line!r} is no header; write NAME: VALUE")
         headers[name.strip().lower()] = value.strip()
     if token_file is not None:
-        token = _read("--token-file", token_file).decode().strip()
+        token = _read("--token-file", token_file).decode("ascii", "replace").strip()
+        if not token.isprintable() or "\ufffd" in token:
+            raise typer.BadParameter(f"--token-file: {token_file} holds no token of one line")
         headers["authorization"] = f"Bearer {token}"
     return headers
 
