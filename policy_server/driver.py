@@ -243,6 +243,10 @@ class Driver:
         """`count` more tokens of an observed answer, now."""
         self.admission.tokens(uid, count, self.clock())
 
+    def unreadable(self, uid: str) -> None:
+        """The tokens of an observed answer can't be counted."""
+        self.admission.unreadable(uid)
+
     def usage(self, uid: str, usage: Usage) -> None:
         """Token counts that an answer carries."""
         self.admission.usage(uid, usage)

@@ -47,6 +47,8 @@ class AnswerObserver:
                 found = headers_of(message.response_headers, WANTED)
                 self._asks(uid, found, message)
                 parser = self._parser_of(found)
+                if parser is None:
+                    self._gate.unreadable(uid)
                 if parser is None or message.response_headers.end_of_stream:
                     return NO_ANSWER
             elif kind == "response_body" and parser is not None:

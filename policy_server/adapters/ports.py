@@ -70,6 +70,10 @@ class Gate(Protocol):
         """`count` more tokens of an observed answer passed just now."""
         ...
 
+    def unreadable(self, uid: str) -> None:
+        """An answer was to be observed, and its body tells nothing."""
+        ...
+
     def usage(self, uid: str, usage: Usage) -> None:
         """The token counts that the answer itself carries."""
         ...

@@ -213,6 +213,12 @@ class Admission:
         if pool is not None and lease is not None and count > 0:
             pool.feedback.tokens(lease, count, now)
 
+    def unreadable(self, uid: str) -> None:
+        """No token of an observed stream can be counted: that none comes is no sign of a queue."""
+        lease = self.lease(uid)
+        if lease is not None:
+            lease.readable = False
+
     def usage(self, uid: str, usage: Usage) -> None:
         """The token counts that the answer itself carries."""
         pool = self._where.get(uid)

@@ -59,6 +59,7 @@ class Lease:
     prompt_tokens: int = 0
     expected_tokens: float = 0.0  # what its tenant was charged for: output
     expected_prompt: float = 0.0
+    readable: bool = True  # observed, and its tokens can be counted
     restored: bool = False  # granted before a restart: no sample
 
     @property

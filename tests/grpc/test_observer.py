@@ -57,13 +57,13 @@ async def test_an_answer_that_breaks_off_has_no_usage(wired: Wired) -> None:
     ("status", "content_type"),
     [("500", "text/event-stream"), ("429", "application/json"), ("200", "image/png"), ("", "")],
 )
-async def test_what_tells_nothing_is_not_followed(
+async def test_what_tells_nothing_is_not_followed_and_told(
     wired: Wired, status: str, content_type: str
 ) -> None:
     call = wired.process(x_policy_uid="uid-1")
     await call.write(response_headers(status, content_type))
     assert await finished(call)
-    assert not wired.gate.observed
+    assert wired.gate.observed == [("unreadable", "uid-1")]
 
 
 async def test_an_answer_of_nobody_is_not_followed(wired: Wired) -> None:

@@ -120,6 +120,10 @@ class FakeGate:
     def tokens(self, uid: str, count: int) -> None:
         self.observed.append(("tokens", uid, count))
 
+    def unreadable(self, uid: str) -> None:
+        self.observed.append(("unreadable", uid))
+        self.changed.set()
+
     def usage(self, uid: str, usage: Usage) -> None:
         self.observed.append(("usage", uid, usage))
         self.changed.set()

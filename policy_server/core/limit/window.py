@@ -269,7 +269,7 @@ class Window:
     def _overdue_at(self, count: int) -> float:
         """When so many will have waited too long for their first token; never = infinite."""
         for lease in self._awaited.values():
-            if lease.granted >= self._cut_at:
+            if lease.granted >= self._cut_at and lease.readable:
                 count -= 1
                 if count == 0:
                     base = self._baselines.unloaded(baseline_key(lease.request)) or 0.0
@@ -349,7 +349,7 @@ class Window:
             return []
         waits = []
         for lease in self._awaited.values():
-            if lease.granted >= self._cut_at:
+            if lease.granted >= self._cut_at and lease.readable:
                 base = self._baselines.unloaded(baseline_key(lease.request))
                 waits.append(now - lease.granted - (3.0 * floor if base is None else base))
         return [wait for wait in waits if wait > 0.0]

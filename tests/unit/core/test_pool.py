@@ -424,6 +424,19 @@ def test_what_a_pool_learned_survives_a_restart() -> None:
     assert pool.predictor.drain.per_s(20.0, 0.0) == saved["chat"]["drain"] == pytest.approx(20.0)
 
 
+def test_streams_that_can_not_be_read_are_no_queue() -> None:
+    gate = admission(pool_params(LimitParams("vegas", initial=10.0)))
+    streamed(gate)
+    gate.first_token("a", 0.1)
+    gate.complete("a", OK, 1.0)
+    for uid in "bcdefg":
+        gate.submit(request(uid, at=1.0, streamed=True, observable=True), 1.0)
+        gate.unreadable(uid)
+    gate.unreadable("nobody")
+    run_timers(gate, 1.0, 12.0)
+    assert gate.pool("chat").feedback.last_sample.delay_pending_s is None
+
+
 def test_restarts_without_a_request_between_forget_nothing() -> None:
     params = pool_params(LimitParams("vegas", initial=40.0))
     gate = admission(params)

@@ -274,6 +274,18 @@ def test_where_most_are_streams_nobody_waits_for_a_few_whole_answers() -> None:
     assert close(w, 4.0).feedback_s == 20.0
 
 
+def test_a_stream_that_nobody_can_read_waits_for_nothing() -> None:
+    """A third of the answers compressed, and a healthy engine's limit fell from 200 to 17."""
+    w = window()
+    waiting = [lease(f"u{n}") for n in range(9)]
+    for one in waiting[1:]:
+        one.readable = False
+    sample = close(w, 9.0, 10, *waiting)
+    assert sample.delay_s == sample.delay_pending_s == pytest.approx(9.0 - 0.2)
+    w.completed(waiting[0], LeaseEnd.CLIENT_CANCELLED, Completion(0, True), 9.0)
+    assert w.close(10.0, 10, LIMIT).delay_s is None
+
+
 def test_our_lateness_is_told_from_what_envoy_measured() -> None:
     """On a busy machine no window is without a late timer: whole answers still teach."""
     w = window()
