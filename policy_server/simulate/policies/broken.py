@@ -47,17 +47,6 @@ class GullibleGate(CoreGate):
         return super().complete(uid, whole, now)
 
 
-class RawBaselines(Baselines):
-    """Takes the whole TTFT for delay."""
-
-    def ttft_residual(
-        self, key: Key, x: float, now: float, allowed: float = 1.0, at_first: float = math.inf
-    ) -> float:
-        """All of it."""
-        super().ttft_residual(key, x, now, allowed, at_first)
-        return x
-
-
 class PureMinimum(Baselines):
     """Believes the best TTFT that it ever saw."""
 
@@ -134,14 +123,6 @@ class BlindGrowth:
     def restore(self, state: dict[str, float]) -> None:
         """Give it back."""
         self._limit.restore(state)
-
-
-class RawTtftGate(CoreGate):
-    """Vegas on raw TTFT: prompt length looks like a queue."""
-
-    def __init__(self, pools: Sequence[PoolParams], rng: Rng) -> None:
-        super().__init__(pools, rng)
-        self.pool(POOL).feedback.baselines = RawBaselines()
 
 
 class PoisonableGate(CoreGate):

@@ -19,7 +19,6 @@ from policy_server.simulate.policies.broken import (
     LeakingGate,
     LeakyGate,
     PoisonableGate,
-    RawTtftGate,
     ShortMemory,
 )
 from policy_server.simulate.policies.envoy_gradient import EnvoyGradientGate
@@ -148,7 +147,6 @@ _ALL = (
         "retry-after-random", "Retry-After random", _retry_after(lambda rng: rng.uniform(1, 55))
     ),
     Policy(NO_EARLY_DROP, "without early drop", _no_early_drop),
-    Policy("raw-ttft", "Vegas on raw TTFT", _kind(RawTtftGate)),
     Policy("poisonable", "believes the best TTFT ever seen", _kind(PoisonableGate)),
     Policy(
         "short-memory",

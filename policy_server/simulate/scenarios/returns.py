@@ -8,7 +8,7 @@ from policy_server.core.params import LimitParams
 from policy_server.core.request import PRIORITIES
 from policy_server.simulate.engine import EngineParams
 from policy_server.simulate.gateway import Objectives
-from policy_server.simulate.record import End, Result, mean, quantile
+from policy_server.simulate.record import End, Result, quantile
 from policy_server.simulate.scenarios.base import (
     P0,
     P1,
@@ -26,7 +26,7 @@ from policy_server.simulate.world import Happening, What, World
 
 SDK = Manner(sdk=True)
 MIX = {P0: 0.1, P1: 0.3, P2: 0.6}  # of the offered load
-COMMON = ("stream|7", "stream|8", "stream|9", "plain6|8", "plain7|8")
+COMMON = ("stream|7", "stream|8", "stream|9", "whole|7", "whole|8")
 KEPT_MEMORY = 0.02
 COLD_ENGINE = EngineParams(step_s=0.02, seq_s=0.0, slots=24)
 COLD_TOKENS = 150
@@ -159,7 +159,7 @@ def hang_ups(bench: Bench) -> Measures:
     moved = [abs(after[key] / before[key] - 1) for key in before if _common(key) and key in after]
     return {
         "leases at the end": float(result.leases_at_end),
-        "baselines move": mean(moved),
+        "baselines move": max(moved, default=0.0),
         "goodput / before": result.goodput(360, 600) / max(1.0, result.goodput(60, 300)),
     }
 
@@ -178,7 +178,7 @@ RETURNS = (
         "burst",
         "a burst of 30 s at 3x, SDK clients",
         (
-            at_least("returns admitted", 0.7),
+            at_least("returns admitted", 0.8),
             at_most("final 429", 0.05),
             at_least("goodput while they return / C", 0.9),
         ),

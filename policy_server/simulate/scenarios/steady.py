@@ -220,7 +220,7 @@ STEADY = (
         "long-prompts",
         "10 % of the prompts have 8k tokens",
         (at_most("cuts at half load", 0), at_least("goodput / C at 3x", 0.85)),
-        ("raw-ttft", "vegas-e2e", "fixed-16", "always-max"),
+        ("vegas-tpot", "vegas-e2e", "fixed-16", "always-max"),
         long_prompts,
     ),
     Scenario(
