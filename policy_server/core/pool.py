@@ -193,12 +193,14 @@ class Pool:
         return events
 
     def predicted_waits(self, now: float) -> list[float | None]:
-        """Ŵ of a newcomer per class, seconds; 0 when it would go at once."""
+        """Ŵ behind all of a class, seconds; 0 when nobody waits there and one would go at once."""
         limit = self.limit_now(now)
         some = [Request("", self.params.name, p, now, now) for p in PRIORITIES]
         goes = self.lines.may_go_at_once
         return [
-            0.0 if goes(r, limit, now) else self.door.class_wait_s(r.priority, limit, now)
+            0.0
+            if not self.room.waits(r.priority) and goes(r, limit, now)
+            else self.door.class_wait_s(r.priority, limit, now)
             for r in some
         ]
 

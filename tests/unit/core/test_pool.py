@@ -474,6 +474,20 @@ def test_forecasts_per_class_for_the_status_page() -> None:
     assert p1 > 0.0
 
 
+def test_the_status_page_says_the_wait_of_a_line_also_when_a_calm_stranger_would_pass_it() -> None:
+    gate = busy(20.0)
+    for number in range(60):
+        gate.submit(request(f"w{number}", P1, at=10.0, tenant="crowd"), 10.0)
+        gate.submit(request(f"calm{number}", P1, at=10.0, tenant=f"calm{number % 7}"), 10.0)
+    pool, now = gate.pool("chat"), 10.0
+    stranger = request("stranger", P1, at=10.0)
+    while not pool.lines.may_go_at_once(stranger, pool.limit_now(now), now):
+        now += 0.1
+        gate.complete(next(iter(pool.leases)).request.uid, OK, now)
+    assert pool.room.waits(P1)
+    assert (pool.predicted_waits(now)[P1] or 0.0) > 0.0
+
+
 # -- seniority ------------------------------------------------------------------------------------
 
 
