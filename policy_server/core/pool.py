@@ -194,15 +194,12 @@ class Pool:
 
     def predicted_waits(self, now: float) -> list[float | None]:
         """Ŵ behind all of a class, seconds; 0 when nobody waits there and one would go at once."""
-        limit = self.limit_now(now)
-        some = [Request("", self.params.name, p, now, now) for p in PRIORITIES]
-        goes = self.lines.may_go_at_once
-        return [
-            0.0
-            if not self.room.waits(r.priority) and goes(r, limit, now)
-            else self.door.class_wait_s(r.priority, limit, now)
-            for r in some
-        ]
+        limit, waits = self.limit_now(now), list[float | None]()
+        for p in PRIORITIES:
+            one = Request("", self.params.name, p, now, now)
+            goes = not self.room.waits(p) and self.lines.may_go_at_once(one, limit, now)
+            waits.append(0.0 if goes else self.door.class_wait_s(p, limit, now))
+        return waits
 
     # -- endings ------------------------------------------------------------------------------
 
