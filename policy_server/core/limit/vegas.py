@@ -13,7 +13,7 @@ guard on the time per output token T.
               in one window only:       hold once, it may be chance, unless somebody waits and
                                         the delay is over also by the lower bound of its scatter
     else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds, and
-    fewer than a fifth wait past d_max:
+    no fifth waits past d_max beyond what a fifth of the last 15 windows did:
         in slow start, or far below what is known to work:
                                            L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
                                            damped by how near Q and d are to their bounds
@@ -54,6 +54,7 @@ SLOW_START_RESTS = 2  # one resting window may be noise, two end the slow start 
 PATIENCE = 2  # bad windows before a cut, while nobody waits or the evidence is thin
 MAX_HITS = 3  # cuts in a row at one level; after each the limit rests 2^hits windows below it
 MAX_HARM = 4.0  # d over d_max: a probe that made everyone wait is not repeated so soon
+USUAL_WINDOWS = 15
 NEAR_HIT = 0.8  # of that level, from where it rests
 CUT_MEMORY_S = 600.0
 RECOVERED = 0.85  # of the highest limit cut within that time
@@ -95,6 +96,7 @@ class Vegas:
         self._rest = 0
         self._rested = 0  # bound windows in a row that showed no room to grow
         self._at_floor = 0
+        self._highs: deque[float] = deque(maxlen=USUAL_WINDOWS)
         self._peaks: deque[tuple[float, float]] = deque()
 
     @property
@@ -258,7 +260,7 @@ class Vegas:
         """Whether the engine would take more: its queue and its pace are below their bounds."""
         if self._nearness(s) >= 1.0:
             return False
-        if (s.delay_high_s or 0.0) > self._delay_max(s):
+        if self._a_fifth_waits(s):
             return False  # the step before this one may have filled it: the latest began to wait
         bound = self._tpot_bound(s)
         if bound is not None and s.tpot_s is not None and s.tpot_s >= GROW_MARGIN * bound:
@@ -266,19 +268,33 @@ class Vegas:
         slo = self._p.slo_tpot_s
         return slo is None or s.tpot_p90_s is None or s.tpot_p90_s < GROW_MARGIN * slo
 
+    def _a_fifth_waits(self, s: WindowSample) -> bool:
+        """Whether a fifth of the streams waits longer than d_max and than a fifth usually does.
+
+        Of prompts that are or are not in a prompt cache a part is always slow; leaps take no risk.
+        """
+        high = s.delay_high_s or 0.0
+        usual = 0.0
+        if self._highs and not self._far_below:
+            usual = sorted(self._highs)[(len(self._highs) - 1) // 2]
+        self._highs.append(high)
+        return high - usual > self._delay_max(s)
+
     def _grow(self, s: WindowSample) -> Change:
-        self._grown_at = s.now
         factor = self._growth_factor(s)
         if self._far_below and factor > 1.04:
-            self._grown += 1
+            self._note_grown(s.now)
             self._limit *= factor
             return self._clamped(Reason.GROW)
         if self._rest > 0 and self._limit >= NEAR_HIT * self._hit:
             self._rest -= 1
             return self._clamped(Reason.HOLD)
-        self._grown += 1
+        self._note_grown(s.now)
         self._limit += self._damped(s, 1.0 + self._step()) - 1.0
         return self._clamped(Reason.GROW)
+
+    def _note_grown(self, now: float) -> None:
+        self._grown, self._grown_at = self._grown + 1, now
 
     def _step(self) -> float:
         """Seats to grow by: faster the longer it went well, but not past W_max in one go."""

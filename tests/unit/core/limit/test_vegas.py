@@ -375,6 +375,30 @@ def test_it_does_not_grow_while_a_fifth_waits() -> None:
     assert steps.on_window(window(now=6.0, delay_high_s=0.29)).limit > 100.0
 
 
+def test_a_fifth_that_always_waits_as_long_is_no_reason_not_to_grow() -> None:
+    """Prompts that are not in the prompt cache: a cut by chance was never made good again."""
+    steps = grown()
+    limits = [steps.on_window(window(now=4.0 + 2 * n, delay_high_s=1.9)).limit for n in range(20)]
+    assert limits[0] == 100.0
+    assert limits[-1] > 110.0
+    before = steps.current
+    assert steps.on_window(window(int(before), now=60.0, delay_high_s=2.3)).limit == before
+
+
+def test_the_rest_after_a_cut_lasts_as_many_windows_whatever_the_answers_take() -> None:
+    rested = []
+    for feedback_s in (0.0, 30.0):
+        it = grown()
+        it.on_window(window(int(it.current), now=10.0, engine_queue=0.46 * it.current))
+        before, count = it.current, 0
+        while it.on_window(window(int(it.current), now=60.0 + 2 * count, feedback_s=feedback_s)):
+            if it.current != before:
+                break
+            count += 1
+        rested.append(count)
+    assert rested[0] == rested[1] > 0
+
+
 def test_what_it_rested_counts_as_no_growth() -> None:
     """After some windows of rest near a cut comes a first step, not four at once."""
     it = grown()
