@@ -13,7 +13,7 @@ guard on the time per output token T.
               in one window only:       hold once, it may be chance, unless somebody waits and
                                         the delay is over also by the lower bound of its scatter
     else, if the limit was reached, Q < α, d < .6·d_max, T and T90 below .93 of their bounds, and
-    no fifth waits past d_max beyond what a fifth of the last 15 windows did:
+    no fifth waits past d_max beyond what it did in three of four of the last 15 windows:
         in slow start, or far below what is known to work:
                                            L *= f,  f = clamp((.9G − T0)/(T90 − T0), 1, 1.4),
                                            damped by how near Q and d are to their bounds
@@ -269,14 +269,14 @@ class Vegas:
         return slo is None or s.tpot_p90_s is None or s.tpot_p90_s < GROW_MARGIN * slo
 
     def _a_fifth_waits(self, s: WindowSample) -> bool:
-        """Whether a fifth of the streams waits longer than d_max and than a fifth usually does.
+        """Whether a fifth of the streams waits longer than d_max, and than a fifth mostly does.
 
         Of prompts that are or are not in a prompt cache a part is always slow; leaps take no risk.
         """
         high = s.delay_high_s or 0.0
         usual = 0.0
         if self._highs and not self._far_below:
-            usual = sorted(self._highs)[(len(self._highs) - 1) // 2]
+            usual = sorted(self._highs)[(len(self._highs) - 1) // 4]
         self._highs.append(high)
         return high - usual > self._delay_max(s)
 
