@@ -24,7 +24,7 @@ from policy_server.core.events import (
     LeaseEnded,
     Shed,
 )
-from policy_server.core.limit.window import REPORT_FRESH_S
+from policy_server.core.limit.reports import REPORT_FRESH_S
 from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.params import PoolParams
 from policy_server.core.request import Priority, Request

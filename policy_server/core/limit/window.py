@@ -33,6 +33,7 @@ import math
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import WINDOW_S, WindowSample
 from policy_server.core.limit.baselines import Baselines, Key, size_bucket
+from policy_server.core.limit.reports import MAX_SOURCES, Reports
 from policy_server.core.limit.survival import survived
 from policy_server.core.limit.whole import Line, WholeAnswers
 from policy_server.core.outcome import LeaseEnd
@@ -43,10 +44,7 @@ MIN_EVENTS = 8
 EXTENSION_S = 8.0
 MIN_TOKENS = 50
 MIN_ANSWER_TOKENS = 8
-KV_FULL = 0.9
 OVERDUE_S = 1.0  # without a first token: as good as a sample, of an engine that gives none
-REPORT_FRESH_S = 2 * WINDOW_S
-MAX_SOURCES = 256
 LATE_SHARE = 1 / 3
 UNSEEN_PART = 0.15
 LEAST_S = 1e-3  # a baseline of zero would be one that nothing can ever meet
@@ -81,15 +79,16 @@ class Window:
         self._cut_at = float("-inf")
         self._whole: dict[str, WholeAnswers] = {}
         self._awaited: dict[str, Lease] = {}  # observed streams without a first token, oldest first
-        self._reports: dict[str, tuple[float, LoadReport, bool]] = {}
+        self._reports = Reports()
         self._reset(now, 0)
 
     def _reset(self, now: float, inflight: int) -> None:
         self._started = now
         self._last_event = now
-        self._residuals: list[float] = []
+        self._residuals: list[float] = []  # of streams
+        self._sized: list[float] = []  # of whole answers of known length, without a line
+        self._unsized: list[tuple[float, float]] = []  # of unknown length: residual and baseline
         self._blunt: list[float] = []  # residuals of whole answers of unknown length
-        self._queued: list[float] = []  # residuals of first tokens: no answer's length in them
         self._told = 0  # fresh reports
         self._bases: list[float] = []
         self._lines: list[Line] = []
@@ -146,12 +145,17 @@ class Window:
         count, allowed = (tokens, BATCHING) if tokens else (1, 1.0)
         residual = count * self._baselines.ttft_residual(key, seconds / count, now, allowed)
         self._last_event = now
-        if lease.granted >= self._cut_at:
-            blunt = not (lease.request.streamed or lease.request.observable)
-            (self._blunt if blunt else self._residuals).append(residual)
-            if lease.request.streamed:
-                self._queued.append(residual)
-            self._bases.append(self._baselines.unloaded(key) or 0.0 if not tokens else 0.0)
+        if lease.granted < self._cut_at:
+            return
+        request, base_s = lease.request, self._baselines.unloaded(key) or 0.0
+        if request.streamed or not request.observable:
+            (self._residuals if request.streamed else self._blunt).append(residual)
+            self._bases.append(base_s)
+        elif tokens:
+            self._sized.append(residual)
+            self._bases.append(0.0)
+        else:
+            self._unsized.append((residual, base_s))
 
     def tokens(self, model: str, gap_s: float, count: int) -> None:
         """`count` tokens of one observed stream came within `gap_s`."""
@@ -225,22 +229,7 @@ class Window:
 
     def load_report(self, source: str, report: LoadReport, now: float) -> None:
         """An engine says how it is; kept per source until stale."""
-        last = self._reports.get(source)
-        if last is None and len(self._reports) >= MAX_SOURCES:
-            self._reports = {s: r for s, r in self._reports.items() if now - r[0] < REPORT_FRESH_S}
-            if len(self._reports) >= MAX_SOURCES:
-                return
-        at = now - report.age_s
-        if last is not None and at < last[0]:
-            return
-        preempted = (
-            last is not None
-            and report.preemptions_total is not None
-            and last[1].preemptions_total is not None
-            and report.preemptions_total > last[1].preemptions_total
-        )
-        self._reports[source] = (at, report, preempted)
-        if report.waiting is not None and report.age_s < REPORT_FRESH_S:
+        if self._reports.add(source, report, now):
             self._told += 1
             self._last_event = now
 
@@ -253,14 +242,24 @@ class Window:
 
     @property
     def _samples(self) -> int:
-        return len(self._residuals) + len(self._blunt) + len(self._lines)
+        found = len(self._residuals) + len(self._blunt) + len(self._lines)
+        return found + len(self._of_whole_answers())
+
+    def _of_whole_answers(self) -> list[float]:
+        """What their times say where no line is fitted.
+
+        Where some lengths are known the others tell nothing: a few whose usage came after the log
+        passed for a queue of their whole time, and cut the limit to a quarter of the engine.
+        """
+        if self._lines or self._sized:
+            return [] if self._lines else self._sized
+        return [residual for residual, _ in self._unsized]
 
     def due_at(self, window_s: float = WINDOW_S) -> float:
         """When `close` should be called next, monotonic seconds."""
         needed = MIN_EVENTS if window_s >= WINDOW_S else MIN_EVENTS // 2
-        samples = len(self._residuals) + len(self._blunt) + len(self._lines)
-        missing = needed - samples - self._errors
-        told = self._told and not self._residuals and not self._lines
+        missing = needed - self._samples - self._errors
+        told = self._told and self._samples == len(self._blunt)
         if missing <= 0 or told or self._idle():
             return self._started + window_s
         latest = self._started + WINDOW_S + EXTENSION_S
@@ -287,11 +286,12 @@ class Window:
     def close(self, now: float, inflight: int, limit: float) -> WindowSample:
         """The sample of this window; starts the next one."""
         duration = max(now - self._started, 1e-9)
-        reported, saturated = self._reported(now)
+        reported, saturated = self._reports.read(now)
         pending = self._pending(now)
         delay, delay_low = self._delay(pending, self._blunt if reported is None else [])
         rate = self._first_tokens / duration
-        base_s = _mean(self._bases) or 0.0
+        unsized = [] if self._lines or self._sized else [base for _, base in self._unsized]
+        base_s = _mean(self._bases + unsized) or 0.0
         queue = reported
         if queue is None and delay is not None:
             queue = rate * max(0.0, delay - base_s)
@@ -307,7 +307,7 @@ class Window:
             delay_s=delay,
             delay_low_s=delay_low,
             delay_pending_s=_mean(pending),
-            delay_high_s=_upper_fifth(self._queued),
+            delay_high_s=_upper_fifth(self._residuals),
             engine_queue=queue,
             tpot_s=tpot,
             tpot_p90_s=self._tpot_p90(tpot),
@@ -332,7 +332,7 @@ class Window:
 
     def _delay(self, pending: list[float], blunt: list[float]) -> tuple[float | None, float | None]:
         """d, and what it is at least, by the scatter of so few samples."""
-        samples = sorted(self._residuals + blunt)
+        samples = sorted(self._residuals + self._of_whole_answers() + blunt)
         queued = _mean(self._intercepts)
         others = [] if queued is None else [queued]
         few = 0.5 / math.sqrt(len(samples) + len(pending) or 1)
@@ -378,13 +378,6 @@ class Window:
 
     def _error_share(self) -> float:
         return self._errors / self._answers if self._errors > 1 else 0.0
-
-    def _reported(self, now: float) -> tuple[float | None, bool]:
-        fresh = [(r, p) for at, r, p in self._reports.values() if now - at < REPORT_FRESH_S]
-        fresh = [(r, p) for r, p in fresh if r.scraped] or fresh
-        waiting = [r.waiting for r, _ in fresh if r.waiting is not None]
-        full = any(p or (r.kv_used is not None and r.kv_used > KV_FULL) for r, p in fresh)
-        return (sum(waiting) if waiting else None), full
 
 
 def _median(values: list[float]) -> float | None:

@@ -8,7 +8,8 @@ from policy_server.core.admission import Admission
 from policy_server.core.events import Admitted, Event, LimitChanged, Shed, Waiting
 from policy_server.core.limit.base import WindowSample
 from policy_server.core.limit.baselines import Baselines
-from policy_server.core.limit.window import REPORT_FRESH_S, Window
+from policy_server.core.limit.reports import REPORT_FRESH_S
+from policy_server.core.limit.window import Window
 from policy_server.core.outcome import ShedReason
 from policy_server.core.params import LimitParams
 from policy_server.core.samples import LoadReport

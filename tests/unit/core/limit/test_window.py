@@ -11,11 +11,10 @@ import pytest
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import WindowSample
 from policy_server.core.limit.baselines import Baselines
+from policy_server.core.limit.reports import MAX_SOURCES, REPORT_FRESH_S
 from policy_server.core.limit.window import (
     EXTENSION_S,
-    MAX_SOURCES,
     OVERDUE_S,
-    REPORT_FRESH_S,
     WINDOW_S,
     Window,
     baseline_key,
@@ -284,6 +283,28 @@ def test_a_stream_that_nobody_can_read_waits_for_nothing() -> None:
     assert sample.delay_s == sample.delay_pending_s == pytest.approx(9.0 - 0.2)
     w.completed(waiting[0], LeaseEnd.CLIENT_CANCELLED, Completion(0, True), 9.0)
     assert w.close(10.0, 10, LIMIT).delay_s is None
+
+
+def test_a_few_answers_of_unknown_length_are_no_queue_among_those_of_known() -> None:
+    """Their usage came after the log. They were taken for a queue as long as their decoding."""
+    w = window()
+    for n in range(20, 220, 10):
+        end = Completion(200, False, True, 0.02 * n, 1.0)
+        w.completed(whole(n), LeaseEnd.COMPLETED, end, 1.0)
+    for uid, seconds in (("b", 1.0), ("c", 5.0), ("d", 6.0)):
+        end = Completion(200, False, True, seconds, 1.0)
+        w.completed(lease(uid, streamed=False), LeaseEnd.COMPLETED, end, 1.0)
+    sample = close(w)
+    assert sample.delay_s == pytest.approx(0.0, abs=0.01)
+    assert sample.base_s == 0.0
+
+
+def test_where_no_length_is_known_the_whole_times_count() -> None:
+    w = window()
+    for uid, seconds in (("b", 1.0), ("c", 5.0), ("d", 6.0)):
+        end = Completion(200, False, True, seconds, 1.0)
+        w.completed(lease(uid, streamed=False), LeaseEnd.COMPLETED, end, 1.0)
+    assert close(w).delay_s == pytest.approx(4.0, abs=0.01)
 
 
 def test_our_lateness_is_told_from_what_envoy_measured() -> None:
