@@ -136,6 +136,22 @@ async def test_a_read_only_disk_is_no_reason_not_to_serve(disk: SmallDisk) -> No
     assert [place.request.uid for place in inspect.places(path)] == ["u0"]
 
 
+async def test_places_that_can_be_neither_written_nor_read_are_told(disk: SmallDisk) -> None:
+    path = disk.path / "journal.db"
+    before = opened(path)
+    before.append_waiting(request(0), RequestContext())
+    await before.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100] + b"\xff" * (len(whole) - 100))
+    disk.read_only(True)
+    journal = opened(path, disk)
+    assert uids(journal) == []
+    error = journal.stats().error or ""
+    assert "read-only" in error
+    assert "nor can it be read" in error
+    await journal.close()
+
+
 @pytest.mark.parametrize("end", ["clean", "killed"])
 async def test_a_disk_that_can_be_written_again_goes_on_where_it_stood(
     end: str, tmp_path: Path

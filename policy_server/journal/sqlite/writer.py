@@ -234,8 +234,11 @@ class Writer(threading.Thread):
                     table.opened(db)
         except JournalTooNewError as error:
             self.state.refused, self.state.error = error, str(error)
-        except (JournalError, sqlite3.Error, OSError):
-            pass  # nothing to take back; what keeps it from being written is told already
+        except (JournalError, sqlite3.Error, OSError) as error:
+            if self._o.path.exists():  # else there is nothing to take back
+                self.state.damaged = is_damage(error)
+                why = explained(error, self._o.path)
+                self.state.error = f"{self.state.error}; nor can it be read: {why}"
 
     def _own(self) -> None:
         if self._lock is None:
