@@ -88,7 +88,7 @@ class Window:
         self._residuals: list[float] = []  # of streams
         self._sized: list[float] = []  # of whole answers of known length, without a line
         self._unsized: list[tuple[float, float]] = []  # of unknown length: residual and baseline
-        self._blunt: list[float] = []  # residuals of whole answers of unknown length
+        self._blunt: list[float] = []  # of whole answers that no observer may see
         self._told = 0  # fresh reports
         self._bases: list[float] = []
         self._lines: list[Line] = []
@@ -242,8 +242,8 @@ class Window:
 
     @property
     def _samples(self) -> int:
-        found = len(self._residuals) + len(self._blunt) + len(self._lines)
-        return found + len(self._of_whole_answers())
+        whole = len(self._lines) or len(self._sized) or len(self._unsized)
+        return len(self._residuals) + len(self._blunt) + whole
 
     def _of_whole_answers(self) -> list[float]:
         """What their times say where no line is fitted.
@@ -251,9 +251,9 @@ class Window:
         Where some lengths are known the others tell nothing: a few whose usage came after the log
         passed for a queue of their whole time, and cut the limit to a quarter of the engine.
         """
-        if self._lines or self._sized:
-            return [] if self._lines else self._sized
-        return [residual for residual, _ in self._unsized]
+        if self._lines:
+            return []
+        return self._sized or [residual for residual, _ in self._unsized]
 
     def due_at(self, window_s: float = WINDOW_S) -> float:
         """When `close` should be called next, monotonic seconds."""
