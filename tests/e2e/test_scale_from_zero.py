@@ -31,6 +31,7 @@ from tests.support.stack import Process, chat, start, stop
 SLOTS = 16
 REPLICAS = 4
 ENGINE_QUEUE_BOUND = 8  # requests, of one replica: half of what it runs at once
+IN_ENGINE = r"^vllm:num_requests_(?:waiting|running)\S* (\S+)"
 METRIC = "waiting-per-replica-default"
 WITHIN_S = 60
 
@@ -102,14 +103,18 @@ class Episode:
             self.pushed.append(active)
 
     async def watch_queues(self) -> None:
-        """The longest line inside any replica."""
+        """The longest line inside any replica: those for whom it has no slot.
+
+        Who has just come is no line: until its next step an engine calls everybody waiting.
+        """
         while True:
             for port in list(self.replicas):
                 with contextlib.suppress(aiohttp.ClientError):
                     async with self.http.get(f"http://127.0.0.1:{port}/metrics") as answer:
                         page = await answer.text()
-                    found = re.search(r"^vllm:num_requests_waiting\S* (\S+)", page, re.M)
-                    self.queued = max(self.queued, int(float(found[1])) if found else 0)
+                    seen = re.findall(IN_ENGINE, page, re.M)
+                    assert len(seen) == 2
+                    self.queued = max(self.queued, int(sum(map(float, seen))) - SLOTS)
             await asyncio.sleep(0.05)
 
 

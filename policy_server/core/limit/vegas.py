@@ -93,6 +93,7 @@ class Vegas:
         self._cuts: deque[tuple[float, float]] = deque()
         self._hit = 0.0  # the limit at the last cut
         self._hits = 0
+        self._risen = True  # since the last cut
         self._rest = 0
         self._rested = 0  # bound windows in a row that showed no room to grow
         self._at_floor = 0
@@ -219,8 +220,10 @@ class Vegas:
 
     def _note_hit(self, s: WindowSample) -> None:
         """Rest below a level that was cut before: the longer, the more often and the worse."""
-        again = 0.8 * self._hit < self._limit < 1.2 * self._hit
-        self._hits = min(self._hits + 1, MAX_HITS) if again else 0
+        if self._risen:  # else these are cuts of one descent
+            again = 0.8 * self._hit < self._limit < 1.2 * self._hit
+            self._hits = min(self._hits + 1, MAX_HITS) if again else 0
+        self._risen = False
         harm = (s.delay_s or 0.0) / self._delay_max(s)
         self._hit = self._limit
         self._rest = round(2**self._hits * min(max(1.0, harm), MAX_HARM))
@@ -243,6 +246,7 @@ class Vegas:
         if self._limit >= goal or self._nearness(s) >= 0.5:
             return self._clamped(Reason.HOLD)
         self._limit = min(goal, self._limit + max(1.0, math.sqrt(self._limit) / 4.0))
+        self._risen = True
         return self._clamped(Reason.PROBE)
 
     def _reached(self, s: WindowSample) -> bool:
@@ -294,7 +298,7 @@ class Vegas:
         return self._clamped(Reason.GROW)
 
     def _note_grown(self, now: float) -> None:
-        self._grown, self._grown_at = self._grown + 1, now
+        self._grown, self._grown_at, self._risen = self._grown + 1, now, True
 
     def _step(self) -> float:
         """Seats to grow by: faster the longer it went well, but not past W_max in one go."""

@@ -96,6 +96,10 @@ class Room:
         """Whether its tenant used clearly less than the heaviest who waits in its class."""
         return self._queues[request.priority].fair.calm(request.tenant)
 
+    def used_elsewhere(self, priority: Priority) -> float:
+        """The part of a class's tokens of late that went to tenants who do not wait now, 0..1."""
+        return self._queues[priority].fair.elsewhere
+
     # -- entering and leaving -----------------------------------------------------------------
 
     def fits(self, request: Request) -> bool:

@@ -53,6 +53,7 @@ class FairLines:
         self._counters: OrderedDict[str, float] = OrderedDict()
         self._used = 0.0  # Σ counter · weight: tokens
         self._squared = 0.0  # Σ counter² · weight
+        self._waiting = 0.0  # of `_used`, what those in line used
         self._mean_cost: float | None = None  # tokens per charge
         self._epoch: float | None = None
 
@@ -82,7 +83,9 @@ class FairLines:
         line = self._lines.get(tenant)
         if line is None:
             line = self._lines[tenant] = SortedDict()
-            self._turns.add((self._counters.setdefault(tenant, 0.0), tenant))
+            counter = self._counters.setdefault(tenant, 0.0)
+            self._turns.add((counter, tenant))
+            self._waiting += counter * self.weights.get(tenant, 1.0)
         line[_turn(ticket.request, ticket.sequence)] = ticket
 
     def remove(self, ticket: Ticket) -> None:
@@ -92,8 +95,12 @@ class FairLines:
         del line[_turn(ticket.request, ticket.sequence)]
         if not line:
             del self._lines[tenant]
-            self._turns.remove((self._counters[tenant], tenant))
-            if not self._counters[tenant]:
+            counter = self._counters[tenant]
+            self._turns.remove((counter, tenant))
+            self._waiting -= counter * self.weights.get(tenant, 1.0)
+            if not self._lines:
+                self._waiting = 0.0
+            if not counter:
                 del self._counters[tenant]  # came and left, and was charged nothing
 
     def head(self) -> Ticket:
@@ -114,6 +121,11 @@ class FairLines:
     def calm(self, tenant: str) -> bool:
         """Whether this tenant used clearly less than the heaviest of those who wait."""
         return not self._turns or self._counters.get(tenant, 0.0) < CALM * self._turns[-1][0]
+
+    @property
+    def elsewhere(self) -> float:
+        """The part of what was used of late that those used who do not wait now, 0..1."""
+        return max(0.0, 1.0 - self._waiting / self._used) if self._used > FADED else 0.0
 
     def part(self, tenant: str, per_s: float | None, now: float) -> float:
         """The part of the class's drain that a backlog of this tenant may count on, > 0..1.
@@ -146,6 +158,7 @@ class FairLines:
         if tenant in self._lines:
             self._turns.remove((before, tenant))
             self._turns.add((after, tenant))
+            self._waiting += (after - before) * weight
         counters[tenant] = after
         counters.move_to_end(tenant)
         if len(counters) > REMEMBERED:
@@ -194,6 +207,8 @@ class FairLines:
         for tenant, value in kept:
             self._count(tenant, 0.0, value)
         self._turns = SortedList((self._counters[tenant], tenant) for tenant in self._lines)
+        own = (value * self.weights.get(tenant, 1.0) for value, tenant in self._turns)
+        self._waiting = math.fsum(own)
 
     def _forget(self) -> None:
         """Down to the bound; who waits is kept and looked at again much later."""

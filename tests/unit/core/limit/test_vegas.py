@@ -190,6 +190,18 @@ def test_it_rests_longer_the_more_often_it_was_cut_at_one_level() -> None:
     assert rests == [1, 2, 4, 8, 8]
 
 
+def test_the_cuts_of_one_descent_are_one_hit() -> None:
+    """Slots that vanish are cut for window after window; then the rest is that of a first cut."""
+    it = grown()
+    for number in range(4):
+        queued = window(int(it.current), now=2.0 * number, engine_queue=0.2 * it.current)
+        assert it.on_window(queued).reason is Reason.QUEUE
+    before, rested = it.current, 0
+    while it.on_window(window(int(it.current) + 1, now=10.0)).limit == before:
+        rested += 1
+    assert rested == 1
+
+
 def test_it_rests_longer_the_worse_the_last_cut_was() -> None:
     """Where nothing warns of the edge (a KV cache that fills), each try costs everyone."""
     for delay_s, windows in ((0.45, 2), (0.9, 3), (9.0, 4)):

@@ -2,35 +2,65 @@
 
 from __future__ import annotations
 
-from policy_server.core.room.calm import MAX_SHARE, CalmReserve
+import pytest
+
+from policy_server.core.room.calm import MAX_SHARE, calm_seats
 from policy_server.core.room.classes import ClassRule, Heads
 from policy_server.core.room.tenants import FairLines
 from policy_server.core.room.ticket import Ticket
 from tests.support.core_builders import P0, P1, P2, pool_params, request
 
 
-def taught(calm: float, dispatches: int = 5_000) -> CalmReserve:
-    reserve = CalmReserve()
-    for number in range(dispatches):
-        reserve.note_dispatch(P1, number % 100 < 100 * calm)
-    return reserve
-
-
 def test_without_calm_tenants_nothing_is_kept_free() -> None:
-    assert CalmReserve().seats(P1, 100.0) == 0
-    assert taught(0.0).seats(P1, 100.0) == 0
+    assert calm_seats(0.0, 100.0) == 0
+    assert calm_seats(0.01, 100.0) == 0
 
 
 def test_the_more_the_calm_take_the_more_is_kept_for_them_up_to_a_fifth() -> None:
-    kept = [taught(share).seats(P1, 100.0) for share in (0.05, 0.3, 0.6, 0.9)]
-    assert kept == sorted(kept)
-    assert 1 <= kept[0] <= 4
-    assert kept[-1] == MAX_SHARE * 100
-    assert taught(0.9).seats(P2, 100.0) == 0  # each class has its own
+    assert [calm_seats(share, 100.0) for share in (0.05, 0.3, 0.6, 0.9, 1.0)] == [2, 5, 13, 20, 20]
+    assert MAX_SHARE * 100.0 == 20.0
 
 
 def test_a_tiny_engine_keeps_nothing_free() -> None:
-    assert taught(0.9).seats(P1, 4.0) == 0
+    assert calm_seats(0.9, 4.0) == 0
+
+
+def waiting(fair: FairLines, *tenants: str) -> list[Ticket]:
+    tickets = [Ticket(request(f"{t}-{n}", tenant=t), n) for n, t in enumerate(tenants)]
+    for ticket in tickets:
+        fair.push(ticket)
+    return tickets
+
+
+def test_nothing_is_kept_for_tenants_who_all_wait_themselves() -> None:
+    fair = FairLines({"heavy": 2.0})
+    assert fair.elsewhere == 0.0  # nobody used anything
+    for tenant, tokens in (("heavy", 500.0), ("b", 300.0), ("c", 200.0)):
+        fair.charge(tenant, tokens, 0.0)
+    assert fair.elsewhere == 1.0
+    first, *others = waiting(fair, "heavy", "heavy", "b")
+    assert fair.elsewhere == pytest.approx(0.2)
+    waiting(fair, "c")
+    assert fair.elsewhere == pytest.approx(0.0)
+    fair.remove(first)
+    assert fair.elsewhere == pytest.approx(0.0)  # it has another one in line
+    for ticket in others:
+        fair.remove(ticket)
+    assert fair.elsewhere == pytest.approx(0.8)
+
+
+def test_what_those_in_line_used_is_counted_through_charges_and_rescaling() -> None:
+    fair = FairLines()
+    waiting(fair, "a")
+    fair.charge("a", 300.0, 0.0)
+    fair.charge("b", 100.0, 0.0)
+    assert fair.elsewhere == pytest.approx(0.25)
+    fair.charge("a", -200.0, 0.0)  # a shorter answer than expected
+    assert fair.elsewhere == pytest.approx(0.5)
+    for age in (1_000.0, 2_000.0):
+        fair.charge("a", 300.0, age)  # brings the numbers down again
+        fair.charge("b", 100.0, age)
+        assert fair.elsewhere == pytest.approx(0.25)
 
 
 def test_calm_is_who_used_clearly_less_than_the_heaviest_who_waits() -> None:
