@@ -26,6 +26,12 @@ def draft(path: Path) -> Iterator[tuple[IO[bytes], Path]]:
         new.unlink(missing_ok=True)
 
 
+def open_to_all(mode: int) -> bool:
+    """Whether everybody on the machine can use a file of this mode. Its group may: Kubernetes
+    gives a volume the pod's own (fsGroup) and lets it read and write all that is in it."""
+    return bool(mode & 0o007)
+
+
 def replace(path: Path, data: bytes) -> None:
     """The file has this content from now on."""
     with draft(path) as (file, new):

@@ -5,8 +5,9 @@
     jobsPerReplica     aim at so many waiting jobs per replica            metricType AverageValue
     utilization        aim at so much of the limit in use, 0 to 1         metricType Value
 
-One of the three; none = waitingPerReplica. KEDA hands on all keys of the trigger, its own too, so
-a key that is not known is no mistake unless it looks like one of ours.
+One of the three; none = waitingPerReplica. KEDA hands on the trigger's metadata as it is written,
+its own keys too (how it reaches us); any other key is a mistake, as it would silently mean the
+default. `poolFromEnv` and the like arrive with the value that KEDA found.
 """
 
 from __future__ import annotations
@@ -27,6 +28,12 @@ _VALUES: Mapping[str, Callable[[Demand], float]] = {
     "utilization": lambda demand: demand.utilization,
 }
 _KEYS = ("pool", *_VALUES)
+_KEDAS = (
+    "scalerAddress", "enableTLS", "unsafeSsl", "caCert", "tlsClientCert", "tlsClientKey",
+    "tlsCertFile",
+)  # fmt: skip
+"""Of KEDA's external scaler, up to 2.20; older ones take the certificates here."""
+_FROM_ENV = "FromEnv"
 _LOOKS_LIKE = 0.8
 
 
@@ -60,17 +67,30 @@ class Trigger:
 
 def read_trigger(metadata: Mapping[str, str], pools: Sequence[str]) -> Trigger:
     """Raises TriggerError."""
-    for key in metadata:
-        near = difflib.get_close_matches(key.lower(), [k.lower() for k in _KEYS], 1, _LOOKS_LIKE)
-        if near and key not in _KEYS:
-            meant = next(k for k in _KEYS if k.lower() == near[0])
-            raise TriggerError(f"metadata {key!r} is not known; did you mean {meant!r}?")
+    metadata = _ours(metadata)
     asked = [metric for metric in _VALUES if metric in metadata]
     if len(asked) > 1:
         raise TriggerError(f"metadata names {' and '.join(asked)}; write one trigger for each")
     metric = asked[0] if asked else DEFAULT_METRIC
     target = _target(metric, metadata[metric]) if asked else DEFAULT_TARGET
     return Trigger(_pool(metadata.get("pool", ""), pools), metric, target)
+
+
+def _ours(metadata: Mapping[str, str]) -> dict[str, str]:
+    """What is meant for us, by its plain name; what is written out goes first."""
+    given = {key.removesuffix(_FROM_ENV): value for key, value in metadata.items()}
+    given.update(metadata)
+    for key in metadata:
+        if key.removesuffix(_FROM_ENV) not in _KEYS + _KEDAS:
+            raise TriggerError(_unknown(key))
+    return {key: given[key] for key in _KEYS if key in given}
+
+
+def _unknown(key: str) -> str:
+    lower = {known.lower(): known for known in _KEYS}
+    near = difflib.get_close_matches(key.lower(), lower, 1, _LOOKS_LIKE)
+    guess = f"did you mean {lower[near[0]]!r}? " if near else ""
+    return f"metadata {key!r} is not known; {guess}known are {', '.join(_KEYS)}"
 
 
 def _pool(name: str, pools: Sequence[str]) -> str:

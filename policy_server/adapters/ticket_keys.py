@@ -150,7 +150,7 @@ class KeyFile:
                 raise TicketKeyError(self._problem("is too large"))
             self._ring = KeyRing(self._parse(self._path.read_text("ascii", "replace")))
             self._version = version
-        if stat.st_mode & 0o007:  # a group is fine: Kubernetes gives volumes one of the pod's own
+        if private_file.open_to_all(stat.st_mode):
             self._exposed = f"everybody on this machine can read {self._path}: chmod 600 it"
         else:
             self._exposed = None

@@ -92,8 +92,8 @@ def load_key(folder: Path, env: Mapping[str, str]) -> bytes:
     if not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         private_file.create(path, secrets.token_bytes(KEY_BYTES))
-    if path.stat().st_mode & 0o077:
-        raise VaultError(f"{path}: others may read it; run: chmod 600 {path}")
+    if private_file.open_to_all(path.stat().st_mode):
+        raise VaultError(f"{path}: everybody on this machine can read it; run: chmod 600 {path}")
     key = path.read_bytes()
     if len(key) != KEY_BYTES:
         raise VaultError(

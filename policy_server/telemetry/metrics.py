@@ -247,10 +247,11 @@ class _PoolGauges(Collector):
         self._tenants = tenants
 
     def collect(self) -> Iterable[Metric]:
-        gauges = names.LIMIT, names.INFLIGHT, names.WAITING, names.ENGINE_QUEUE
-        limit, inflight, waiting, queue, of_tenant, ready = (
+        gauges = names.LIMIT, names.INFLIGHT, names.WAITING, names.JOBS_WAITING
+        others = names.ENGINE_QUEUE, names.TENANT_WAITING, names.BACKENDS_READY
+        limit, inflight, waiting, jobs, queue, of_tenant, ready = (
             GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-            for metric in (*gauges, names.TENANT_WAITING, names.BACKENDS_READY)
+            for metric in (*gauges, *others)
         )
         for view in self._views():
             limit.add_metric([view.name], view.limit)
@@ -258,13 +259,14 @@ class _PoolGauges(Collector):
             for priority in PRIORITIES:
                 count = view.waiting.get(priority, 0)
                 waiting.add_metric([view.name, priority.name], count)
+            jobs.add_metric([view.name], sum(view.jobs_waiting.values()))
             if view.engine_queue is not None:
                 queue.add_metric([view.name], view.engine_queue)
             for tenant, count in self._tenants.by_label(view.held_by_tenant).items():
                 of_tenant.add_metric([view.name, tenant], count)
             if view.backends_ready is not None:
                 ready.add_metric([view.name], view.backends_ready)
-        return limit, inflight, waiting, queue, of_tenant, ready
+        return limit, inflight, waiting, jobs, queue, of_tenant, ready
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: spares the registry a call of `views` while the server is being wired."""

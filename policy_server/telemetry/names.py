@@ -105,6 +105,9 @@ JOURNAL_RECORDS = MetricId(
     "disk yet).",
     ("state",),
 )
+JOBS_WAITING = MetricId(
+    "policy_jobs_waiting", "Jobs that wait for room in the pool and may go now.", ("pool",)
+)
 JOBS = MetricId(
     "policy_jobs",
     "Jobs that are kept: queued, dispatched, done, failed, cancelled, expired.",

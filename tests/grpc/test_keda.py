@@ -99,6 +99,7 @@ async def test_each_pool_has_its_own_numbers(scene: Scene) -> None:
         ({"pool": "nope"}, grpc.StatusCode.NOT_FOUND, "no pool 'nope'; there is: chat"),
         ({"waitingPerReplica": "-1"}, grpc.StatusCode.INVALID_ARGUMENT, "'-1' is no target"),
         ({"waitngPerReplica": "1"}, grpc.StatusCode.INVALID_ARGUMENT, "did you mean"),
+        ({"threshold": "3"}, grpc.StatusCode.INVALID_ARGUMENT, "'threshold' is not known; known"),
     ],
 )
 async def test_what_is_wrong_is_a_clear_error_in_every_call(

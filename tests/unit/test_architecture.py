@@ -23,9 +23,9 @@ PACKAGE = ROOT / "policy_server"
 
 LAYERS = (
     {"core"},
-    {"process_lock"},
+    {"process_lock", "private_file"},
     {"journal"},
-    {"driver", "commands", "processes", "private_file"},
+    {"driver", "commands", "processes"},
     {
         *("adapters", "jobs", "signals", "telemetry", "envoy_config", "backend", "load"),
         *("simulate", "top", "garbage"),

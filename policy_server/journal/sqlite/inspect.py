@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from policy_server.journal.sqlite.database import (
     open_to_read,
 )
 from policy_server.journal.sqlite.trouble import explained
+from policy_server.private_file import open_to_all
 
 MAX_FINDINGS = 20
 _READERS: dict[str, Callable[[str], object]] = {
@@ -110,8 +110,8 @@ def _unreadable(db: sqlite3.Connection) -> list[str]:
 
 def _modes(path: Path) -> list[str]:
     files = (path, _log(path))
-    open_to_all = [f.name for f in files if f.exists() and stat.S_IMODE(f.stat().st_mode) & 0o077]
-    return [f"{name}: others may read it; chmod 600" for name in open_to_all]
+    exposed = [f.name for f in files if f.exists() and open_to_all(f.stat().st_mode)]
+    return [f"{name}: everybody on this machine can read it; chmod 600" for name in exposed]
 
 
 @contextlib.contextmanager

@@ -70,6 +70,11 @@ def test_one_metric_with_its_target(metadata: dict[str, str], metric: str, targe
         ({"waitingPerReplica": "0"}, ("a",), "'0' is no target"),
         ({"waitingPerReplica": "nan"}, ("a",), "'nan' is no target"),
         ({"waitingPerReplica": "inf"}, ("a",), "'inf' is no target"),
+        ({"threshold": "3"}, ("a",), "'threshold' is not known; known are pool, waitingPerReplica"),
+        ({"target": "9"}, ("a",), "'target' is not known"),
+        ({"waiting": "5"}, ("a",), "'waiting' is not known"),
+        ({"waitingPerReplica": "2", "metricType": "Value"}, ("a",), "'metricType' is not known"),
+        ({"thresholdFromEnv": "3"}, ("a",), "'thresholdFromEnv' is not known"),
         ({"utilization": "80"}, ("a",), 'write for example "0.8" for 80 %'),
         ({"utilization": ".8", "jobsPerReplica": "1"}, ("a",), "one trigger for each"),
     ],
@@ -82,9 +87,20 @@ def test_what_is_wrong_is_said_with_its_fix(
     assert words in str(found.value)
 
 
-@pytest.mark.parametrize("key", ["scalerAddress", "enableTLS", "unsafeSsl", "caCert", "fooFromEnv"])
+KEDAS = "scalerAddress enableTLS unsafeSsl caCert tlsClientCert tlsClientKey tlsCertFile"
+
+
+@pytest.mark.parametrize("key", KEDAS.split())
 def test_keda_s_own_keys_are_left_alone(key: str) -> None:
-    assert trigger({key: "x"}).metric == "waitingPerReplica"
+    """It hands on all that the trigger's metadata says."""
+    for spelled in (key, f"{key}FromEnv"):
+        assert trigger({spelled: "x"}).metric == "waitingPerReplica"
+
+
+def test_what_keda_read_from_the_environment_counts_like_what_is_written() -> None:
+    given = {"poolFromEnv": "b", "utilizationFromEnv": "0.5"}
+    assert trigger(given, "a", "b") == Trigger("b", "utilization", 0.5)
+    assert trigger({**given, "pool": "a"}, "a", "b").pool == "a"
 
 
 def test_metric_names_fit_into_a_path_of_kubernetes() -> None:

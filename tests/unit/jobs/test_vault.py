@@ -52,9 +52,16 @@ def test_the_key_is_made_once_for_its_owner_only(tmp_path: Path) -> None:
     assert [path.name for path in folder.iterdir()] == [KEY_FILE]
 
 
-def test_a_key_that_others_may_read_is_refused_with_the_fix(tmp_path: Path) -> None:
+def test_a_group_may_read_the_key_as_kubernetes_makes_it_on_a_volume(tmp_path: Path) -> None:
+    key = load_key(tmp_path, {})
+    (tmp_path / KEY_FILE).chmod(0o660)
+    assert load_key(tmp_path, {}) == key
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o602, 0o666])
+def test_a_key_that_everybody_may_use_is_refused_with_the_fix(tmp_path: Path, mode: int) -> None:
     load_key(tmp_path, {})
-    (tmp_path / KEY_FILE).chmod(0o640)
+    (tmp_path / KEY_FILE).chmod(mode)
     with pytest.raises(VaultError, match="chmod 600"):
         load_key(tmp_path, {})
 

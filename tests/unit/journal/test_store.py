@@ -20,9 +20,10 @@ from policy_server.journal.port import (
     JournalTooNewError,
     JournalUnavailableError,
 )
-from policy_server.journal.sqlite import housekeeping
+from policy_server.journal.sqlite import housekeeping, inspect
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.store import Store, StoreOptions
+from tests.unit.journal.harness import SqliteHarness
 
 
 class Faults:
@@ -119,6 +120,20 @@ async def test_the_files_are_their_owners_only(store: Store) -> None:
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
     assert {"journal.db", "journal.db-wal", "journal.db.lock"} <= modes.keys()
     assert set(modes.values()) == {0o600}
+
+
+@pytest.mark.parametrize(("mode", "exposed"), [(0o600, False), (0o660, False), (0o604, True)])
+async def test_who_else_may_read_it_is_a_finding_but_for_the_group(
+    tmp_path: Path, mode: int, exposed: bool
+) -> None:
+    """Kubernetes gives a volume's files to a group of the pod's own."""
+    journal = SqliteHarness(tmp_path).open()
+    path = tmp_path / "journal.db"
+    path.chmod(mode)
+    found = inspect.findings(path)
+    await journal.close()
+    wanted = ["journal.db: everybody on this machine can read it; chmod 600"]
+    assert found == (wanted if exposed else [])
 
 
 async def test_one_owner_at_a_time(store: Store) -> None:

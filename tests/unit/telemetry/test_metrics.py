@@ -142,6 +142,7 @@ def test_gauges_are_read_from_the_pool_at_scrape_time() -> None:
         inflight_seats=38,
         inflight_requests=30,
         waiting={Priority.P2: 7},
+        jobs_waiting={Priority.P1: 2, Priority.P2: 3},
         engine_queue=1.5,
     )
     scraped = Scraped(views=(view,))
@@ -149,6 +150,7 @@ def test_gauges_are_read_from_the_pool_at_scrape_time() -> None:
     assert scraped("policy_inflight", pool="chat") == 38
     assert scraped("policy_waiting", pool="chat", cls="P2") == 7
     assert scraped("policy_waiting", pool="chat", cls="P0") == 0
+    assert scraped("policy_jobs_waiting", pool="chat") == 5
     assert scraped("policy_engine_queue", pool="chat") == 1.5
 
 
