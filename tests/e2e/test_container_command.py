@@ -12,8 +12,10 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import DNSName
 
 from policy_server.processes import tied_to_us
+from tests.support.certificates import write_tls
 from tests.support.container import command, environment
 from tests.support.envoy_process import free_ports, wait_http_ok
 
@@ -25,6 +27,9 @@ class Container:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.config = folder / "etc/policy.yaml"
+        self.config.parent.mkdir()
+        self.config.touch()  # as in the image
         self.grpc, self.http = free_ports(2)
         self.process: asyncio.subprocess.Process
         self._env = {
@@ -37,6 +42,7 @@ class Container:
         }
 
     def _here(self, word: str) -> str:
+        word = word.replace("/etc/policy", str(self.folder / "etc"))
         return word.replace("/data", str(self.folder))
 
     async def run(self, words: list[str]) -> asyncio.subprocess.Process:
@@ -72,8 +78,9 @@ class Container:
 
 
 @contextlib.asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[Container]:
+async def running(folder: Path, config: str = "") -> AsyncIterator[Container]:
     container = Container(folder)
+    container.config.write_text(config)
     container.process = await container.run(command("ENTRYPOINT") + command("CMD"))
     try:
         await wait_http_ok(f"http://127.0.0.1:{container.http}/readyz", container.process)
@@ -95,6 +102,14 @@ async def test_the_container_serves_says_so_and_stops(tmp_path: Path) -> None:
         assert code == 1
         assert "is the policy server running?" in said
         assert len(said.splitlines()) == 1
+
+
+async def test_its_health_check_works_under_tls(tmp_path: Path) -> None:
+    """Nobody tells it more than the file that is mounted; the certificate names the Service."""
+    files = write_tls(tmp_path, DNSName("policy-server.policy.svc"))
+    listed = ", ".join(f"{key}: {files[key]}" for key in ("cert", "key"))
+    async with running(tmp_path, f"server: {{tls: {{{listed}}}}}") as container:
+        assert await container.health() == (0, "SERVING")
 
 
 @pytest.mark.parametrize(
