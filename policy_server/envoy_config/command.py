@@ -72,7 +72,7 @@ def documents(config: Config, asked: Asked) -> list[Document]:
         raise ConfigError(
             f"jobs.via: --target {asked.target} has no way back for jobs; leave jobs.via out"
         )
-    if (asked.target, asked.wiring) != ("istio", "gate"):
+    if asked.wiring != "gate" or asked.target == "envoy-gateway":
         _check_no_pool_goes_by_bodies(config, asked.target)
     upstreams = (asked.upstreams or [DEFAULT_SERVICE]) if mesh.routes else []
     options = MeshOptions(

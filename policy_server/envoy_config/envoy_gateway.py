@@ -51,6 +51,9 @@ ENDED = (
     f" || '{UID_HEADER}' in request.headers"
 )
 
+# Where settings are given Envoy Gateway leaves its default log out, so it is asked for again.
+USUAL_LOG: Document = {"sinks": [{"type": "File", "file": {"path": "/dev/stdout"}}]}
+
 
 def envoy_gateway_documents(config: Config, options: MeshOptions) -> list[Document]:
     """The objects to apply."""
@@ -185,7 +188,7 @@ def _proxy(config: Config, options: MeshOptions) -> Document:
         }
     }
     if options.wiring == "authz":
-        spec["telemetry"] = {"accessLog": {"settings": [_access_log(config, options)]}}
+        spec["telemetry"] = {"accessLog": {"settings": [USUAL_LOG, _access_log(config, options)]}}
     return kubernetes_object(API, "EnvoyProxy", own_name(options), spec)
 
 

@@ -2,7 +2,8 @@
 
 `gate`: one EnvoyFilter puts the filters of the bootstrap in front of the router and what belongs to
 them (identity, log, local answers) into the gateway's HTTP connection manager. The routes are the
-mesh's, so each filter brings the condition under which a request is governed.
+mesh's, so each filter brings the condition under which a request is governed. Runtime guards are
+the mesh's as well: Istio builds each proxy's bootstrap itself, from values, not from EnvoyFilters.
 
 `authz`: an extension provider, an AuthorizationPolicy that asks it, and a Telemetry that sends the
 access log. No EnvoyFilter; what that costs stands in envoy/istio/README.md.
@@ -22,6 +23,7 @@ from policy_server.config import Config
 from policy_server.config_source import ConfigError
 from policy_server.envoy_config.access_log import LOAD_REPORT_HEADERS, LOG_NAME
 from policy_server.envoy_config.authz import EXT_AUTHZ_NAMESPACE, one_try_s
+from policy_server.envoy_config.bootstrap import RUNTIME
 from policy_server.envoy_config.chain import whole_chain
 from policy_server.envoy_config.clusters import policy_cluster
 from policy_server.envoy_config.kubernetes import (
@@ -46,6 +48,7 @@ from policy_server.envoy_config.wire import UID_HEADER, seconds
 CONTEXT = "GATEWAY"
 MANAGER = "envoy.filters.network.http_connection_manager"
 ROUTER = "envoy.filters.http.router"
+NO_STREAM = "--wiring stream: where an EnvoyFilter may be, gate does more; use that"
 # Each proxy's node id as Istio's agent makes it, since its log says that. (`%CEL(xds.node.id)%`
 # would be the short way; in a gRPC service's metadata it crashes Envoy 1.40.)
 NODE = (
@@ -53,28 +56,33 @@ NODE = (
     "~%ENVIRONMENT(POD_NAMESPACE)%.svc.cluster.local"
 )
 LOG_PROVIDER = f"{POLICY_SERVER}-log"
+# Istio's built-in provider: stdout, in the mesh's own format. A Telemetry that names providers
+# takes the place of the mesh's default ones and of `accessLogFile`.
+USUAL_LOG = "envoy"
 # Only an admitted request has metadata of a Check.
 ADMITTED = f"'{EXT_AUTHZ_NAMESPACE}' in metadata.filter_metadata"
 
 
 def istio_documents(config: Config, options: MeshOptions) -> list[Document]:
-    """The objects to apply. `authz` needs `istio_values` beside them."""
+    """The objects to apply, beside `istio_values`."""
     if options.wiring == "stream":
-        raise ConfigError("--wiring stream: where an EnvoyFilter may be, gate does more; use that")
+        raise ConfigError(NO_STREAM)
     if options.wiring == "authz":
         return _asking_objects(config, options)
     return [_envoy_filter(config, options)]
 
 
 def istio_values(config: Config, options: MeshOptions) -> list[Document]:
-    """What belongs into Istio's own configuration for `authz`, as values of its chart `istiod`.
+    """What belongs into Istio's own configuration, as values of its chart `istiod`.
 
-    Istio offers no retries here, so one time-out is all there is: the longest hold.
+    `gate`: the runtime guards of its proxies. `authz`: whom to ask; Istio offers no retries here,
+    so one time-out is all there is: the longest hold.
     """
-    if options.wiring != "authz":
-        raise ConfigError(
-            f"--wiring {options.wiring}: only authz needs values of Istio's own; use --target istio"
-        )
+    if options.wiring == "stream":
+        raise ConfigError(NO_STREAM)
+    if options.wiring == "gate":
+        guards = {name: str(value).lower() for name, value in RUNTIME.items()}
+        return [{"meshConfig": {"defaultConfig": {"runtimeValues": guards}}}]
     refuse_tls_files(config, "secure the Service with a DestinationRule of its own")
     return [{"meshConfig": {"extensionProviders": _providers(config, options)}}]
 
@@ -176,14 +184,17 @@ def _asking_objects(config: Config, options: MeshOptions) -> list[Document]:
         "provider": {"name": POLICY_SERVER},
         "rules": _governed(config),
     }
-    log = {"providers": [{"name": LOG_PROVIDER}], "filter": {"expression": ADMITTED}}
+    logs = [
+        {"providers": [{"name": USUAL_LOG}]},
+        {"providers": [{"name": LOG_PROVIDER}], "filter": {"expression": ADMITTED}},
+    ]
     return [
         kubernetes_object("security.istio.io/v1", "AuthorizationPolicy", where, policy),
         kubernetes_object(
             "telemetry.istio.io/v1",
             "Telemetry",
             where,
-            {"selector": selector, "accessLogging": [log]},
+            {"selector": selector, "accessLogging": logs},
         ),
     ]
 

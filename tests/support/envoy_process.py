@@ -71,13 +71,16 @@ async def wait_http_ok(
 async def running_envoy(
     bootstrap: dict[str, Any], directory: Path
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Envoy with this bootstrap, ready; its log is printed when it does not get there."""
+    """Envoy with this bootstrap, ready; its log is printed when it does not get there. What it
+    writes to stdout, soon after it happened, is in `directory`/stdout."""
     file, log = directory / "envoy.json", directory / "envoy.log"
     file.write_text(json.dumps(bootstrap))
     admin = bootstrap["admin"]["address"]["socket_address"]["port_value"]
     command = [envoy_binary(), "-c", str(file), "--use-dynamic-base-id", "--concurrency", "1"]
     command += ["--log-level", "warning", "--log-path", str(log)]
-    process = await asyncio.create_subprocess_exec(*tied_to_us(command))
+    command += ["--file-flush-interval-msec", "50"]
+    with (directory / "stdout").open("ab") as stdout:
+        process = await asyncio.create_subprocess_exec(*tied_to_us(command), stdout=stdout)
     try:
         await wait_http_ok(f"http://127.0.0.1:{admin}/ready", process)
         yield process

@@ -26,6 +26,7 @@ FILES = {
     "bootstrap-stream.yaml": Asked(wiring="stream", upstreams=UPSTREAM),
     "istio/gate.yaml": Asked("istio"),
     "istio/gate-open.yaml": Asked("istio", on_outage="open"),
+    "istio/gate-values.yaml": Asked("istio-values"),
     "istio/authz.yaml": Asked("istio", "authz"),
     "istio/authz-values.yaml": Asked("istio-values", "authz"),
     "envoy-gateway/stream.yaml": Asked("envoy-gateway", "stream", upstreams=SERVICE),

@@ -186,7 +186,7 @@ def test_envoy_config_prints_the_checked_in_file(
         (["--target", "istio", "--gateway", "eg"], "not NAMESPACE/NAME"),
         (["--target", "istio", "--namespace", "A b"], "not the name of a namespace"),
         (["--target", "istio", "--wiring", "stream"], "gate does more"),
-        (["--target", "istio-values"], "use --target istio"),
+        (["--target", "istio-values", "--wiring", "stream"], "gate does more"),
         (["--target", "envoy-gateway"], "use --wiring stream"),
         (["--target", "envoy-gateway", "--wiring", "stream", "--upstream", UPSTREAM[0]], "SERVICE"),
     ],
@@ -204,6 +204,7 @@ def test_what_a_target_can_t_express_is_refused_with_the_way_out(
     ("flags", "code"),
     [
         ("--target istio", 0),
+        ("--target istio-values", 0),
         ("--target istio --wiring authz", 2),
         ("--target istio-values --wiring authz", 2),
         ("--target envoy-gateway --wiring stream", 2),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,7 @@ class Mesh:
 
         if self.target == "envoy-gateway":
             return envoy_gateway.gateway_proxy(where, made("envoy-gateway"))
-        values = made("istio-values") if self.wiring == "authz" else None
-        return istio.gateway_proxy(where, made("istio"), values)
+        return istio.gateway_proxy(where, made("istio"), made("istio-values"))
 
 
 MESHES = [
@@ -76,6 +75,8 @@ class LiveMesh(Live):
     """The running stack."""
 
     mesh: Mesh = MESHES[0]
+    admin: dict[str, str] = field(default_factory=dict)
+    """The admin page of each Envoy."""
 
     async def start_policy(self, *arguments: str) -> None:
         """The policy server, told of the wiring where Envoy can't say it."""
@@ -124,6 +125,7 @@ async def running_mesh(mesh: Mesh, directory: Path) -> AsyncIterator[LiveMesh]:
             (directory / name).mkdir()
             process = await cleanup.enter_async_context(running_envoy(proxy, directory / name))
             live.envoys[name] = Envoy(process, f"http://127.0.0.1:{own['gateway']}")
+            live.admin[name] = f"http://127.0.0.1:{own['admin']}"
         live.envoy = live.envoys["near"].process
         yield live
 

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from policy_server.envoy_config.bootstrap import RUNTIME
 from tests.e2e.mesh.conftest import LiveMesh
 from tests.support.live import (
     CHAT,
@@ -119,6 +120,29 @@ async def test_an_outage_that_is_open_lets_pass(live: LiveMesh) -> None:
     assert {(await task).status for task in held} == {200}
     live.echo.finish.set()
     await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_the_gateways_own_access_log_goes_on(live: LiveMesh) -> None:
+    """For governed and other requests alike, beside the log that the policy server reads."""
+    async with live.client.get(live.url_of("/v1/models?mine")) as models:
+        assert models.status == 200
+    assert (await live.post(f"{CHAT}?mine")).status == 200
+    said = live.directory / "near" / "stdout"
+    async with asyncio.timeout(20):
+        while said.read_text().count("?mine") < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    lines = [line for line in said.read_text().splitlines() if "?mine" in line]
+    assert sorted("POST" in line for line in lines) == [False, True]
+
+
+async def test_the_guard_that_kills_envoy_is_off_and_stays_off(live: LiveMesh) -> None:
+    """With a later Envoy, too: it is said, not left to a default. Only ext_proc has it."""
+    async with live.client.get(f"{live.admin['near']}/runtime") as page:
+        said = (await page.json(content_type=None))["entries"]
+    (guard,) = RUNTIME
+    told = said.get(guard, {}).get("final_value")
+    asks = str(live.mesh)
+    assert told == (None if asks == "istio-authz" else "false"), said
 
 
 async def test_gate_and_log_of_a_proxy_say_the_same_name(live: LiveMesh) -> None:

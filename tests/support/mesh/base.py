@@ -46,3 +46,14 @@ def bootstrap(where: dict[str, int], manager: Plain, clusters: list[Plain], **mo
         "static_resources": {"listeners": [listener], "clusters": clusters},
         **more,
     }
+
+
+def stdout_log(json_format: Plain | None = None) -> Plain:
+    """A mesh's usual access log; without a format of its own in Envoy's."""
+    own = {} if json_format is None else {"log_format": {"json_format": json_format}}
+    return {
+        "name": "envoy.access_loggers.file",
+        "typed_config": typed(
+            "envoy.extensions.access_loggers.file.v3.FileAccessLog", path="/dev/stdout", **own
+        ),
+    }

@@ -6,7 +6,7 @@ Every field of our objects is taken out of them as it is translated; what is lef
 
 from __future__ import annotations
 
-from tests.support.mesh.base import Plain, bootstrap, cluster, http2, typed
+from tests.support.mesh.base import Plain, bootstrap, cluster, http2, stdout_log, typed
 from tests.support.mesh.envoy_gateway_traffic import (
     backend_traffic,
     client_traffic,
@@ -169,14 +169,32 @@ def _proxy(spec: Fields, where: dict[str, int]) -> tuple[Plain, list[Plain], lis
         assert (patch["op"], layer) == ("add", "/layered_runtime/layers/0/static_layer")
         runtime[key] = patch["value"]
     if not spec.has("telemetry"):
-        return runtime, [], []
-    (setting,) = spec.take("telemetry", "accessLog", "settings")
+        return runtime, [_usual_log()], []
+    logs, clusters = [], []
+    for number, setting in enumerate(spec.take("telemetry", "accessLog", "settings")):
+        (sink,) = setting["sinks"]
+        if sink == {"type": "File", "file": {"path": "/dev/stdout"}}:
+            assert setting.keys() == {"sinks"}
+            logs.append(_usual_log())
+            continue
+        log, there = _log_service(setting, where, f"accesslog_als_{number}_0")
+        logs.append(log)
+        clusters.append(there)
+    return runtime, logs, clusters
+
+
+def _usual_log() -> Plain:
+    """In the default format, of which a few fields are enough here."""
+    words = {"method": "METHOD", "path": "PATH"}
+    return stdout_log({name: f"%REQ(:{header})%" for name, header in words.items()})
+
+
+def _log_service(setting: Plain, where: dict[str, int], name: str) -> tuple[Plain, Plain]:
     assert setting["type"] == "Route"
     (expression,) = setting["matches"]
     (sink,) = setting["sinks"]
     assert sink["type"] == "ALS"
     als = Fields(sink["als"], "als")
-    name = "accesslog_als_0_0"
     service, there = _grpc(als, name, where)
     assert als.take("type") == "HTTP"
     common = {
@@ -204,4 +222,4 @@ def _proxy(spec: Fields, where: dict[str, int]) -> tuple[Plain, list[Plain], lis
         },
         "typed_config": config,
     }
-    return runtime, [log], [there]
+    return log, there

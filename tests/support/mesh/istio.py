@@ -15,7 +15,8 @@ from envoy.extensions.filters.network.http_connection_manager.v3 import (
 )
 from google.protobuf.any_pb2 import Any as AnyMessage
 
-from tests.support.mesh.base import MANAGER, Plain, bootstrap, cluster, http2, typed
+from tests.support.mesh.base import MANAGER, Plain, bootstrap, cluster, http2, stdout_log, typed
+from tests.support.mesh.fields import Fields
 from tests.support.mesh.protos import merge, parse, plain
 
 ROUTER = "envoy.filters.http.router"
@@ -28,27 +29,43 @@ ENVIRONMENT = {
 }
 """What the pod of a gateway says of itself, to Istio's agent and to the Envoy that it starts."""
 UNBOUNDED = 4294967295
+USUAL_LOG = "envoy"
+"""The provider that istiod has by itself. This mesh has `accessLogFile: /dev/stdout`, too."""
 Manager = hcm_pb2.HttpConnectionManager
 
 
-def gateway_proxy(
-    where: dict[str, int], documents: list[Plain], values: list[Plain] | None = None
-) -> Plain:
-    """The bootstrap of an ingress gateway with these objects applied."""
+def gateway_proxy(where: dict[str, int], documents: list[Plain], values: list[Plain]) -> Plain:
+    """The bootstrap of an ingress gateway with these objects and values applied."""
+    (mesh,) = (Fields(one["meshConfig"], "meshConfig") for one in values)
     by_kind = {document["kind"]: document["spec"] for document in documents}
     manager, clusters = _gateway(where), [cluster(MODEL, where["upstream"])]
     if "EnvoyFilter" in by_kind:
         clusters += _apply(by_kind.pop("EnvoyFilter"), manager, where)
-    if values is not None:
-        providers = _Providers(values[0]["meshConfig"]["extensionProviders"], where)
+    if mesh.has("extensionProviders"):
+        providers = _Providers(mesh.take("extensionProviders"), where)
         clusters.append(providers.cluster)
         filters = _custom(by_kind.pop("AuthorizationPolicy"), providers)
         for position, one in enumerate(filters):
             manager.http_filters.insert(position, parse(one, hcm_pb2.HttpFilter))
+        # A workload's Telemetry takes the place of the mesh's own log (mergeLogs).
+        del manager.access_log[:]
         merge(manager, parse({"access_log": _logs(by_kind.pop("Telemetry"), providers)}, Manager))
     assert not by_kind, f"nobody reads {sorted(by_kind)}"
-    node = {"id": NODE, "cluster": "istio-ingressgateway"}
-    return bootstrap(where, plain(manager), clusters, node=node)
+    runtime = mesh.take("defaultConfig", "runtimeValues") if mesh.has("defaultConfig") else {}
+    mesh.close()
+    return bootstrap(
+        where,
+        plain(manager),
+        clusters,
+        node={"id": NODE, "cluster": "istio-ingressgateway"},
+        layered_runtime={"layers": [{"name": "global config", "static_layer": _typed(runtime)}]},
+    )
+
+
+def _typed(runtime: dict[str, str]) -> Plain:
+    """Values of the mesh are strings; the bootstrap says true and false as such."""
+    words = {"true": True, "false": False}
+    return {name: words.get(value, value) for name, value in runtime.items()}
 
 
 def _gateway(where: dict[str, int]) -> Manager:
@@ -75,6 +92,7 @@ def _gateway(where: dict[str, int]) -> Manager:
         "upgrade_configs": [{"upgrade_type": "websocket"}],
         "route_config": {"name": "http.8080", "virtual_hosts": [host]},
         "http_filters": [{"name": n, "typed_config": config} for n, config in filters.items()],
+        "access_log": [stdout_log()],
     }
     return parse(manager, Manager)
 
@@ -233,9 +251,20 @@ def _permission(key: str, value: str) -> Plain:
 
 def _logs(spec: Plain, providers: _Providers) -> list[Plain]:
     assert spec["selector"] == {"matchLabels": {"istio": "ingressgateway"}}
-    (logging,) = spec["accessLogging"]
-    (named,) = logging["providers"]
-    provider = providers.of(named["name"], "envoyHttpAls")
+    logs = []
+    for logging in spec["accessLogging"]:
+        (named,) = logging["providers"]
+        if named["name"] == USUAL_LOG:
+            assert logging.keys() == {"providers"}
+            logs.append(stdout_log())
+        else:
+            logs.append(
+                _log_service(logging, providers.of(named["name"], "envoyHttpAls"), providers)
+            )
+    return logs
+
+
+def _log_service(logging: Plain, provider: Plain, providers: _Providers) -> Plain:
     common = {
         "log_name": provider.pop("logName"),
         "grpc_service": providers.grpc(provider),
@@ -253,10 +282,8 @@ def _logs(spec: Plain, providers: _Providers) -> list[Plain]:
         expression=logging["filter"]["expression"],
     )
     cel = {"name": "envoy.access_loggers.extension_filters.cel", "typed_config": expression}
-    return [
-        {
-            "name": "envoy.access_loggers.http_grpc",
-            "filter": {"extension_filter": cel},
-            "typed_config": config,
-        }
-    ]
+    return {
+        "name": "envoy.access_loggers.http_grpc",
+        "filter": {"extension_filter": cel},
+        "typed_config": config,
+    }

@@ -11,6 +11,7 @@ import yaml
 
 from policy_server.config import load_config
 from policy_server.config_source import ConfigError
+from policy_server.envoy_config.bootstrap import RUNTIME
 from policy_server.envoy_config.command import Asked, documents
 from tests.support.generated_config import FILES, FOLDER
 from tests.support.schema import check, check_object, schema
@@ -50,11 +51,34 @@ def test_every_object_has_fields_that_its_api_knows(
 
 
 @pytest.mark.parametrize("on_outage", ["closed", "open"])
+@pytest.mark.parametrize("wiring", ["gate", "authz"])
 def test_the_values_of_istio_have_fields_that_its_mesh_config_knows(
-    tmp_path: Path, on_outage: Any
+    tmp_path: Path, wiring: Any, on_outage: Any
 ) -> None:
-    (values,) = made(tmp_path, "", Asked("istio-values", "authz", on_outage))
+    (values,) = made(tmp_path, "", Asked("istio-values", wiring, on_outage))
     check(values, schema("istio-values"))
+
+
+def test_istio_is_told_every_runtime_guard_in_words(tmp_path: Path) -> None:
+    """Its API takes strings, and turns true and false into what they mean."""
+    (values,) = made(tmp_path, "", Asked("istio-values"))
+    said = values["meshConfig"]["defaultConfig"]["runtimeValues"]
+    assert {name: said[name] == "true" for name in said} == RUNTIME
+
+
+def test_a_mesh_keeps_its_own_access_log(tmp_path: Path) -> None:
+    """Where an object that adds a log replaces the default ones, it names them as well."""
+    telemetry = by_kind(made(tmp_path, "", Asked("istio", "authz")))["Telemetry"]
+    names = [
+        provider["name"] for log in telemetry["accessLogging"] for provider in log["providers"]
+    ]
+    assert names == ["envoy", "policy-server-log"]
+    proxy = by_kind(made(tmp_path, "", Asked("envoy-gateway", "authz")))["EnvoyProxy"]
+    usual, ours = proxy["telemetry"]["accessLog"]["settings"]
+    assert usual == {"sinks": [{"type": "File", "file": {"path": "/dev/stdout"}}]}
+    assert [sink["type"] for sink in ours["sinks"]] == ["ALS"]
+    stream = by_kind(made(tmp_path, "", Asked("envoy-gateway", "stream")))["EnvoyProxy"]
+    assert "telemetry" not in stream
 
 
 def test_a_field_that_no_api_knows_is_found() -> None:
