@@ -50,7 +50,9 @@ def reason(error: OSError) -> str:
 
 
 def console() -> Console:
-    """Stdout for tables: as wide as the terminal."""
+    """Stdout for tables: as wide as the terminal. What stands in them comes from anybody, so
+    nothing in it is markup or a name of an emoji."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    width = None if sys.stdout.isatty() else PIPE_WIDTH
+    return Console(width=width, markup=False, emoji=False)

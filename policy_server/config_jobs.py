@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from policy_server.config import Config
 from policy_server.config_source import ConfigError
+from policy_server.config_types import MIN_TOKEN_CHARS
 
 CALLER_HEADER, TENANT_HEADER = "x-policy-caller", "x-policy-tenant"
 """Set by Envoy on `/policy/`: that it is Envoy who asks, and for whom."""
@@ -39,7 +40,8 @@ def jobs_port(config: Config) -> int | None:
 
 def caller_mark(config: Config) -> str:
     """What Envoy puts into `CALLER_HEADER`. With an admin token it takes the token to make it, so
-    that nobody else with a way to the port can pass for Envoy. Raises ConfigError."""
+    that nobody else with a way to the port can pass for Envoy. Raises ConfigError: what is made of
+    an empty file anybody could make."""
     path = config.server.admin_token_file
     if path is None:
         return _CLIENT
@@ -47,4 +49,9 @@ def caller_mark(config: Config) -> str:
         token = path.read_bytes().strip()
     except OSError as error:
         raise ConfigError(f"server.admin_token_file: {path}: {error.strerror}") from None
+    if len(token) < MIN_TOKEN_CHARS:
+        raise ConfigError(
+            f"server.admin_token_file: {path}: needs at least {MIN_TOKEN_CHARS} characters, "
+            f"has {len(token)}"
+        )
     return hmac.new(token, b"policy-server gateway", sha256).hexdigest()

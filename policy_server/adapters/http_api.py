@@ -25,6 +25,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from policy_server.adapters.admin_token import AdminToken, AdminTokenError
 from policy_server.adapters.jobs_api import JobsApi, Replayed
 from policy_server.adapters.status_page import load_page
+from policy_server.config_source import ConfigError
 
 PROBES = frozenset({"/healthz", "/readyz"})
 """Open even with a token: a kubelet has none."""
@@ -68,6 +69,7 @@ def build_http_app(deps: HttpDeps) -> web.Application:
     )
     if deps.jobs is not None:
         app.add_routes(deps.jobs.routes())
+        app.on_shutdown.append(deps.jobs.close)
     return app
 
 
@@ -122,11 +124,10 @@ def _guard(token: AdminToken | None, jobs: JobsApi | None) -> Middleware:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if token is None or request.path in PROBES:
             return await handler(request)
-        if jobs is not None and jobs.brought_by_gateway(request):
-            return await handler(request)
         try:
-            admitted = token.admits(request.headers.get("authorization", ""))
-        except AdminTokenError as error:
+            admitted = jobs is not None and jobs.brought_by_gateway(request)
+            admitted = admitted or token.admits(request.headers.get("authorization", ""))
+        except (AdminTokenError, ConfigError) as error:
             return web.Response(status=503, text=f"{error}\n")
         return await handler(request) if admitted else _unauthorized()
 

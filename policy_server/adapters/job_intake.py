@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answers, shed_answer
 from policy_server.adapters.classify import Classified
+from policy_server.adapters.patience import wait_asked
 from policy_server.adapters.ports import Gate, JobDesk
 from policy_server.config_jobs import JOBS_PATH, LOCAL_HEADER
 from policy_server.core.events import Shed
@@ -32,7 +33,6 @@ FULL_RETRY_S = 30.0
 MAX_UNDER_WAY = 256 * 1024 * 1024
 """Bytes of bodies that are in memory at once, before they are on disk."""
 _ASYNC = re.compile(r"(?:^|[,;\s])respond-async(?![\w-])", re.IGNORECASE)
-_WAIT = re.compile(r"(?:^|[,;\s])wait\s*=", re.IGNORECASE)
 LEFT_OUT = frozenset(
     {
         *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding"),
@@ -101,7 +101,7 @@ class JobIntake:
             headers=tuple(p for p in pairs if p[0] not in LEFT_OUT and not p[0].startswith(OURS)),
             key=_first(pairs, "idempotency-key"),
             webhook=_first(pairs, "x-webhook-url"),
-            waits=_WAIT.search(prefer) is not None,
+            waits=wait_asked(prefer) is not None,
             length=0 if ended else int(_first(pairs, "content-length")),
         )
 

@@ -14,9 +14,10 @@ itself with a secret made of the token.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -28,6 +29,7 @@ from policy_server.adapters.classify import key_hash, tenant_name
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
 from policy_server.config_jobs import CALLER_HEADER, JOBS_PATH, TENANT_HEADER
+from policy_server.config_source import ConfigError
 from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
 from policy_server.journal.port import JournalError
 
@@ -53,6 +55,14 @@ class JobsApi:
 
     def __init__(self, deps: JobsApiDeps) -> None:
         self._d = deps
+        self._streams: set[asyncio.Timeout] = set()
+        self._closing = False
+
+    async def close(self, _app: web.Application) -> None:
+        """End the event streams: their clients look elsewhere and go on after the last number."""
+        self._closing = True
+        for stream in self._streams:
+            stream.reschedule(asyncio.get_running_loop().time())
 
     def routes(self) -> list[web.RouteDef]:
         """For the application of the HTTP port."""
@@ -66,10 +76,11 @@ class JobsApi:
         ]
 
     def brought_by_gateway(self, request: web.Request) -> bool:
-        """Whether Envoy brings this request here, for a client."""
-        if request.path != JOBS_PATH and not request.path.startswith(JOBS_PATH + "/"):
+        """Whether Envoy brings this request here, for a client. Raises ConfigError when what Envoy
+        calls itself can't be known."""
+        given = request.headers.get(CALLER_HEADER)
+        if given is None or not (request.path + "/").startswith(JOBS_PATH + "/"):
             return False
-        given = request.headers.get(CALLER_HEADER, "")
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._d.mark().encode())
 
     def _tenants(self, request: web.Request) -> frozenset[str] | None:
@@ -87,10 +98,12 @@ class JobsApi:
         """Turns a store that can't answer into a 503."""
 
         async def guarded(request: web.Request) -> web.StreamResponse:
-            if CALLER_HEADER in request.headers and not self.brought_by_gateway(request):
-                return _problem(403, "Forbidden", "This Envoy is not known here.")
             try:
+                if CALLER_HEADER in request.headers and not self.brought_by_gateway(request):
+                    return _problem(403, "Forbidden", "This Envoy is not known here.")
                 return await handler(request)
+            except ConfigError as error:
+                return _problem(503, "Service Unavailable", str(error))
             except JournalError as error:
                 response = _problem(503, "Service Unavailable", f"The jobs can't be read: {error}")
                 response.headers["retry-after"] = str(POLL_AFTER_S)
@@ -155,11 +168,32 @@ class JobsApi:
         response = web.StreamResponse(
             headers={"content-type": "text/event-stream", "cache-control": "no-store"}
         )
+        if self._closing:
+            return _problem(503, "Service Unavailable", "This server is stopping; ask again.")
         await response.prepare(request)
-        async for event in self._d.jobs.events(job.id, after):
-            await response.write(b": waiting\n\n" if event is None else event_bytes(event))
-        await response.write_eof()
+        try:
+            await self._stream(self._d.jobs.events(job.id, after), response)
+        except JournalError:  # the status is out: only a broken stream says that more would come
+            if request.transport is not None:
+                request.transport.abort()
         return response
+
+    async def _stream(
+        self, events: AsyncIterator[JobEvent | None], response: web.StreamResponse
+    ) -> None:
+        try:
+            async with asyncio.timeout(0 if self._closing else None) as scope:
+                self._streams.add(scope)
+                try:
+                    async for event in events:
+                        text = b": waiting\n\n" if event is None else event_bytes(event)
+                        await response.write(text)
+                finally:
+                    self._streams.discard(scope)
+        except TimeoutError:
+            if not scope.expired():
+                raise
+        await response.write_eof()
 
 
 def job_document(job: Job) -> dict[str, object]:

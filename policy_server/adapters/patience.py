@@ -39,9 +39,15 @@ def patience_s(headers: Mapping[str, str]) -> float:
     return shortest
 
 
+def wait_asked(prefer: str) -> float | None:
+    """Seconds of the `wait=N` in a `prefer` header; None = it has none that can be read."""
+    found = _WAIT.search(prefer)
+    return float(found[2]) if found else None
+
+
 def _wait(value: str) -> float:
-    found = _WAIT.search(value)
-    return float(found[2]) if found else math.inf
+    asked = wait_asked(value)
+    return math.inf if asked is None else asked
 
 
 def _sdk(value: str) -> float:

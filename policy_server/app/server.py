@@ -71,6 +71,7 @@ Mode = Literal["gateway", "serve"]
 
 DRAIN_S = 30.0  # the longest that answers in flight are waited for
 STOP_GRACE_S = 2.0
+HTTP_STOP_S = 1.0  # twice this for an answer under way: a client that reads slowly asks again
 TICK_S = 1.0
 
 
@@ -276,7 +277,7 @@ class PolicyServer:
             self._token,
             self.jobs.api if self.jobs is not None else None,
         )
-        runner = web.AppRunner(build_http_app(deps), access_log=None)
+        runner = web.AppRunner(build_http_app(deps), access_log=None, shutdown_timeout=HTTP_STOP_S)
         await runner.setup()
         host, port = split_host_port(self._config.server.http)
         try:

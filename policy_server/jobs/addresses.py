@@ -77,23 +77,63 @@ def _has_user(parts: SplitResult) -> bool:
 
 
 def _address(text: str) -> Address | None:
+    """The address; an IPv6 address that only stands for an IPv4 one is that."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
         return None
-    mapped = getattr(address, "ipv4_mapped", None)
-    return mapped or address
+    inside = _inside(address) if isinstance(address, ipaddress.IPv6Address) else None
+    return inside or address
+
+
+_TRANSLATED = tuple(
+    ipaddress.IPv6Network(text)
+    for text in (
+        *("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96"),  # compatible, mapped, translated (SIIT)
+        "64:ff9b::/96",  # NAT64
+    )
+)
+"""IPv6 networks whose last 32 bits are the IPv4 address that a packet ends at."""
+_TUNNELS = tuple(
+    ipaddress.IPv6Network(text) for text in ("2002::/16", "2001::/32", "64:ff9b:1::/48")
+)
+"""6to4, Teredo and the NAT64 of one's own: they lead to an IPv4 address that nobody vouches for,
+and where it stands in the last of them is the operator's choice. None is where webhooks live."""
+_OURS_ONLY = (
+    *(
+        ipaddress.IPv4Network(text)
+        for text in (
+            "192.0.0.0/24",  # protocol assignments; one cloud's metadata is at 192.0.0.192
+            "192.88.99.0/24",  # the 6to4 relays that once were
+            "168.63.129.16/32",  # Azure's own server, from within each of its machines
+        )
+    ),
+    *(
+        ipaddress.IPv6Network(text)
+        for text in (
+            "fec0::/10",  # site-local: as private as fc00::/7, which followed it
+            "100::/64",  # discarded
+            "2001::/23",  # protocol assignments
+            "3fff::/20",  # documentation
+            "5f00::/16",  # segment routing
+        )
+    ),
+)
+"""What the standard library takes for public, or did in one of its versions."""
+
+
+def _inside(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
+    if not any(address in network for network in _TRANSLATED) or int(address) < 1 << 16:
+        return None  # :: and ::1 are themselves
+    return ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF)
 
 
 def _is_public(address: Address) -> bool:
     """A global unicast address: nothing private, link-local (where clouds keep their metadata),
-    loopback, reserved, or an IPv4 address in IPv6 clothes."""
-    if isinstance(address, ipaddress.IPv6Address) and (address.sixtofour or address.teredo):
+    loopback, reserved, or a tunnel to an IPv4 address."""
+    if any(address.version == net.version and address in net for net in (*_TUNNELS, *_OURS_ONLY)):
         return False
-    nat64 = ipaddress.ip_network("64:ff9b::/96")
-    if address.version == nat64.version and address in nat64:
-        return False
-    return address.is_global and not address.is_multicast
+    return address.is_global and not (address.is_multicast or address.is_reserved)
 
 
 class PinnedResolver(AbstractResolver):

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 
@@ -23,6 +24,7 @@ from policy_server.commands import console, reason
 GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
 CHAT = "/v1/chat/completions"
+JOBS_PATH = "/policy/jobs"
 TIMEOUT_S = 120.0
 GIVE_ONE = "; give --token-file"
 
@@ -108,7 +110,7 @@ def ls(
 ) -> None:
     """List the newest jobs."""
     headers = _headers(tenant, header, token_file)
-    jobs = _ask("GET", f"{url}/policy/jobs?limit={limit}", headers).document()["jobs"]
+    jobs = _ask("GET", f"{_all(url)}?limit={limit}", headers).document()["jobs"]
     if as_json:
         print(json.dumps(jobs, indent=1))
         return
@@ -135,7 +137,7 @@ def show(
 ) -> None:
     """Show where a job stands, or what it was answered."""
     headers = _headers(tenant, header, token_file)
-    where = f"{url}/policy/jobs/{job_id}"
+    where = _one(url, job_id)
     document = _ask("GET", where, headers).document()
     if not response:
         print(json.dumps(document, indent=1))
@@ -156,8 +158,16 @@ def cancel(
 ) -> None:
     """Cancel a job that has not ended."""
     headers = _headers(tenant, header, token_file)
-    document = _ask("DELETE", f"{url}/policy/jobs/{job_id}", headers).document()
+    document = _ask("DELETE", _one(url, job_id), headers).document()
     print(f"{document['id']} {document['status']}")
+
+
+def _all(url: str) -> str:
+    return url.rstrip("/") + JOBS_PATH
+
+
+def _one(url: str, job_id: str) -> str:
+    return f"{_all(url)}/{quote(job_id, safe='')}"
 
 
 def _ask(method: str, url: str, headers: Mapping[str, str], body: bytes | None = None) -> Reply:

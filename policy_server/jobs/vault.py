@@ -8,7 +8,6 @@ the data directory, which is made at the first start and readable by its owner o
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import secrets
 from collections.abc import Mapping
@@ -80,7 +79,7 @@ def load_key(folder: Path, env: Mapping[str, str]) -> bytes:
     if given := env.get(KEY_VARIABLE):
         try:
             key = base64.b64decode(given, validate=True)
-        except binascii.Error:
+        except ValueError:  # a character that is none of base64's, or of ASCII
             key = b""
         if len(key) != KEY_BYTES:
             raise VaultError(

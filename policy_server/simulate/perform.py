@@ -39,7 +39,7 @@ def perform_scenario(name: str, ask: Ask) -> None:
     if ask.as_json:
         typer.echo(json.dumps(scenario_json(item, ask.seed, compared.measures), indent=1))
     else:
-        Console().print(measures_table(item, ask.seed, compared.measures))
+        Console(markup=False, emoji=False).print(measures_table(item, ask.seed, compared.measures))
 
 
 def perform_trace(trace: Path, world: World, replicas: list[int], ask: Ask) -> None:
@@ -58,8 +58,8 @@ def perform_trace(trace: Path, world: World, replicas: list[int], ask: Ask) -> N
     if ask.as_json:
         typer.echo(json.dumps(forecast_json(forecasts), indent=1))
     else:
-        Console().print(forecast_table(forecasts))
-        Console().print(objective_lines(forecasts))
+        Console(markup=False, emoji=False).print(forecast_table(forecasts))
+        Console(markup=False, emoji=False).print(objective_lines(forecasts))
 
 
 def _part(tell: Callable[[float], None], done: int, of: int, share: float) -> None:

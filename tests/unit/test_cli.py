@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from policy_server import cli
+from policy_server.core.request import Priority, Request
+from policy_server.journal.port import RequestContext
+from policy_server.journal.sqlite.journal import SqliteJournal
+from policy_server.journal.sqlite.store import Store, StoreOptions
 from tests.support.generated_config import FILES, FOLDER, UPSTREAM
 
 
@@ -80,6 +89,57 @@ def test_jobs_say_that_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> No
     assert (code, out) == (1, "")
     assert "cannot connect (Connection refused); --url names another" in err
     assert "ssl:default" not in err
+
+
+class Operator(BaseHTTPRequestHandler):
+    """Knows one job; what is in it a client chose."""
+
+    asked: ClassVar[list[str]] = []
+    job: ClassVar[dict[str, object]] = {
+        **{"id": "ab", "status": "done", "class": "P1", "tenant": "[red]:x:[/a]"},
+        **{"path": "/v1?x=[/a]", "attempts": 1, "response_status": 200, "detail": "[bold]"},
+    }
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        listed = self.path.startswith("/policy/jobs?")
+        body = json.dumps({"jobs": [self.job]} if listed else self.job).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_jobs_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    Operator.asked.clear()
+    with HTTPServer(("127.0.0.1", 0), Operator) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/"
+        code, out, _ = run(capsys, "jobs", "ls", "--url", url)
+        assert (code, out.count("[red]:x:[/a]"), out.count("[bold]")) == (0, 1, 1)
+        assert run(capsys, "jobs", "show", "ab", "--url", url)[0] == 0
+        assert run(capsys, "jobs", "cancel", "a/b", "--url", url)[0] == 0
+        server.shutdown()
+    assert Operator.asked == ["/policy/jobs?limit=50", "/policy/jobs/ab", "/policy/jobs/a%2Fb"]
+
+
+def test_a_journal_is_shown_as_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    async def fill() -> None:
+        journal = SqliteJournal(Store(StoreOptions(tmp_path / "journal.db")))
+        journal.open()
+        now = time.monotonic()
+        request = Request("uid", "chat", Priority.P1, now, now + 600.0, tenant="[/a]:x:")
+        journal.append_waiting(request, RequestContext("[red]"))
+        await journal.close()
+
+    asyncio.run(fill())
+    code, out, _ = run(capsys, "journal", "ls", "--data-dir", str(tmp_path))
+    assert (code, out.count("[/a]:x:"), out.count("[red]")) == (0, 1, 1)
 
 
 def test_load_says_that_nobody_is_there(capsys: pytest.CaptureFixture[str]) -> None:

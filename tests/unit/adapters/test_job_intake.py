@@ -222,3 +222,21 @@ def test_a_server_that_lags_takes_the_most_important_only() -> None:
         pairs = headers(x_request_priority=priority)
         found = intake.wish(seen_of(pairs), pairs, ended=False)
         assert isinstance(found, Wish) is taken
+
+
+@pytest.mark.parametrize(
+    ("prefer", "waits"),
+    [
+        ("respond-async, wait=5", True),
+        ('wait="5", respond-async', True),
+        ("respond-async, wait=0", True),
+        ("respond-async, wait=abc", False),
+        ("respond-async, wait=-1", False),
+        ("respond-async, wait=", False),
+        ("wait=5 respond-async", False),
+    ],
+)
+def test_a_wait_that_can_not_be_read_is_none(prefer: str, waits: bool) -> None:
+    found = wish(prefer=prefer)
+    assert isinstance(found, Wish)
+    assert found.waits is waits

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+import hmac
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
 
@@ -71,11 +74,13 @@ class Api:
         return await self.http.get(path, headers=named)
 
 
-async def running(rules: ClassifyRules, token: Path | None = None) -> Api:
+async def running(
+    rules: ClassifyRules, token: Path | None = None, mark_now: Callable[[], str] | None = None
+) -> Api:
     jobs = FakeJobs([job("one"), job("two", "evil"), job("three", "", JobState.QUEUED)])
     config = Config.model_validate({"server": {"admin_token_file": token}})
     mark = caller_mark(config)
-    api = JobsApi(JobsApiDeps(cast(JobDesk, jobs), lambda: rules, lambda: mark))
+    api = JobsApi(JobsApiDeps(cast(JobDesk, jobs), lambda: rules, mark_now or (lambda: mark)))
     deps = HttpDeps(
         lambda: b"",
         dict,
@@ -193,3 +198,67 @@ async def test_a_disk_in_trouble_is_a_503(api: Api) -> None:
 @pytest.mark.parametrize("query", ["limit=x", "limit=-1", "limit="])
 async def test_a_limit_that_is_none(api: Api, query: str) -> None:
     assert (await api.get(f"/policy/jobs?{query}")).status == 400
+
+
+@dataclass
+class Endless(FakeJobs):
+    """A job of which nothing more is heard; or the disk fails while it is watched."""
+
+    fails: bool = False
+
+    async def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
+        yield JobEvent(1, JobState.QUEUED, 1.0)
+        if self.fails:
+            raise JournalUnavailableError("journal.db: the disk reports an I/O error")
+        await asyncio.Event().wait()
+
+
+async def test_a_stop_ends_the_event_streams_with_what_was_told(api: Api) -> None:
+    api.jobs.__class__ = Endless
+    answer = await api.get("/policy/jobs/one/events", "acme")
+    assert (await answer.content.readline()).startswith(b"id: 1")
+    assert api.http.server is not None
+    async with asyncio.timeout(30):
+        await api.http.server.close()
+    assert (await answer.text()).endswith("\n\n"), "a whole body: the client asks the next server"
+
+
+async def test_a_disk_that_fails_under_an_event_stream_breaks_it_off() -> None:
+    found = await running(ClassifyRules())
+    found.jobs.__class__ = Endless
+    found.jobs.fails = True  # type: ignore[attr-defined]
+    assert found.http.server is not None
+    reader, writer = await asyncio.open_connection("127.0.0.1", found.http.server.port)
+    writer.write(b"GET /policy/jobs/one/events HTTP/1.1\r\nhost: x\r\n\r\n")
+    raw = b""
+    with contextlib.suppress(ConnectionError):
+        while got := await reader.read(65536):
+            raw += got
+    writer.close()
+    assert raw.count(b"HTTP/1.1") == 1, "one status line"
+    assert not raw.endswith(b"0\r\n\r\n"), "no whole body"
+    await found.http.close()
+
+
+@pytest.mark.parametrize("content", [None, "", "  short  "])
+async def test_a_token_file_that_is_no_use_lets_nobody_in(
+    tmp_path: Path, content: str | None
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    config = Config.model_validate({"server": {"admin_token_file": file}})
+    found = await running(ClassifyRules(), file, lambda: caller_mark(config))
+    assert (await found.get("/policy/jobs/two", "evil")).status == 200
+    if content is None:
+        file.unlink()
+    else:
+        file.write_text(content)
+    stripped = (content or "").strip().encode()
+    forged = hmac.new(stripped, b"policy-server gateway", sha256).hexdigest()
+    for mark in (forged, found.mark):
+        headers = {"x-policy-caller": mark, "x-policy-tenant": "evil"}
+        answer = await found.http.get("/policy/jobs/two", headers=headers)
+        assert answer.status == 503
+        assert "token" in await answer.text()
+    assert (await found.get("/policy/jobs/two")).status == 503
+    await found.http.close()

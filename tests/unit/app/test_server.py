@@ -6,17 +6,23 @@ import asyncio
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from policy_server.app import Parent, run_server
+from policy_server.app.server import PolicyServer
 from policy_server.config import Config, ConfigError
+from policy_server.core.request import Priority
+from policy_server.journal.jobs import Answer, Ending, Job, JobRequest, JobState, NewJob
 from policy_server.journal.port import Learned
+from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.processes import TAKEN, free_port, port_taken, port_trouble
+from policy_server.telemetry.logs import configure_logging
 
 
 @pytest.fixture
@@ -119,3 +125,30 @@ async def test_anything_else_that_fails(
     where["start_http"] = "policy_server.app.server.PolicyServer._start_http"
     monkeypatch.setattr(where[step], fails)
     await failing_start(config(free_port(), free_port()), tmp_path, "broken")
+
+
+async def kept_answer(folder: Path, size: int) -> str:
+    """The id of a job that has ended with so large an answer."""
+    store = Store(StoreOptions(folder / "journal.db"))
+    store.open()
+    jobs, now = SqliteJobs(store), time.time()
+    job = Job("ab" * 16, "acme", "default", Priority.P1, "POST", "/x", now, now + 600.0)
+    await jobs.accept(NewJob(job, JobRequest("h", (), b"", b""), "uid", "", b""))
+    await jobs.finish(Ending(job.id, JobState.DONE, now, answer=Answer(200, (), bytes(size))))
+    await store.close()
+    return job.id
+
+
+async def test_no_client_of_the_http_port_keeps_a_server_from_stopping(tmp_path: Path) -> None:
+    job_id = await kept_answer(tmp_path, 32_000_000)
+    settings = config(free_port(), free_port())
+    async with asyncio.timeout(30):
+        log = configure_logging()
+        server = PolicyServer(settings, "serve", "gate", tmp_path)
+        async with server.running():
+            port = int(settings.server.http.rpartition(":")[2])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"GET /policy/jobs/{job_id}/response HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+            assert await reader.read(12) == b"HTTP/1.1 200", "and no more is read"
+        log.close()
+    writer.close()

@@ -78,6 +78,6 @@ def test_the_environment_brings_a_key(tmp_path: Path) -> None:
     given = {KEY_VARIABLE: base64.b64encode(key).decode()}
     assert load_key(tmp_path, given) == key
     assert not list(tmp_path.iterdir())
-    for bad in ("x", "####", base64.b64encode(b"short").decode()):
+    for bad in ("x", "####", "é", base64.b64encode(b"short").decode()):
         with pytest.raises(VaultError, match="head -c 32"):
             load_key(tmp_path, {KEY_VARIABLE: bad})
