@@ -94,12 +94,12 @@ _TRANSLATED = tuple(
     )
 )
 """IPv6 networks whose last 32 bits are the IPv4 address that a packet ends at."""
-_TUNNELS = tuple(
+_TUNNELS: tuple[Network, ...] = tuple(
     ipaddress.IPv6Network(text) for text in ("2002::/16", "2001::/32", "64:ff9b:1::/48")
 )
 """6to4, Teredo and the NAT64 of one's own: they lead to an IPv4 address that nobody vouches for,
 and where it stands in the last of them is the operator's choice. None is where webhooks live."""
-_OURS_ONLY = (
+_OURS_ONLY: tuple[Network, ...] = (
     *(
         ipaddress.IPv4Network(text)
         for text in (
@@ -131,7 +131,7 @@ def _inside(address: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
 def _is_public(address: Address) -> bool:
     """A global unicast address: nothing private, link-local (where clouds keep their metadata),
     loopback, reserved, or a tunnel to an IPv4 address."""
-    if any(address.version == net.version and address in net for net in (*_TUNNELS, *_OURS_ONLY)):
+    if any(address in network for network in (*_TUNNELS, *_OURS_ONLY)):
         return False
     return address.is_global and not (address.is_multicast or address.is_reserved)
 
