@@ -24,7 +24,7 @@ async def run_top(url: str, token: str, console: Console, once: bool) -> None:
         source = Source(http, url, token)
         first = Snapshot(await source.status(), await source.history())
         if once:
-            console.print(view(first))
+            console.print(view(first, printed=True))
             return
         with Live(view(first), console=console, screen=True, auto_refresh=False) as live:
             await _Watch(source, live, first).forever()

@@ -1,15 +1,19 @@
-"""Lays a snapshot out for a terminal: the worst first, 80 columns suffice."""
+"""Lays a snapshot out for a terminal: the worst pool first, 80 columns suffice.
+
+What does not fit the screen is cut to the worst pool and a line for each further one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from policy_server.top.screen import Block, Fitted
 from policy_server.top.source import Json, Snapshot
 from policy_server.top.words import number, per_second, plain, seconds, sparkline
 
@@ -18,13 +22,24 @@ ROWS = 5
 GOOD, WARN, BAD, SOFT = "bold green", "bold yellow", "bold red", "dim"
 
 
-def view(snapshot: Snapshot, problem: str = "") -> RenderableType:
-    """Everything. `problem`: why this is old, "" while it is live."""
+def view(snapshot: Snapshot, problem: str = "", *, printed: bool = False) -> RenderableType:
+    """What fits the screen, or all of it when it is `printed`. `problem`: why this is old, "" while
+    it is live."""
     status = snapshot.status
-    return Group(*_head(status, problem), *_pools(snapshot), *_server(status))
+    head, server = list(_head(status, problem)), list(_server(status))
+    pools = sorted(status["pools"], key=_trouble, reverse=True)
+    full = [list(_pool(pool, snapshot.history.get(pool["name"], {}))) for pool in pools]
+    others = [
+        Block("pool", _in_a_line(pool), 2, spaced=at == 0) for at, pool in enumerate(pools[1:])
+    ]
+    return Fitted(
+        [*head, *(block for pool in full for block in pool), *server],
+        [*head, *(full[0] if full else []), *others, *server],
+        printed,
+    )
 
 
-def _head(status: Json, problem: str) -> Iterator[Text]:
+def _head(status: Json, problem: str) -> Iterator[Block]:
     ready = (
         Text("ready", GOOD) if status["ready"] else Text(f"not ready: {status['not_ready']}", BAD)
     )
@@ -32,27 +47,42 @@ def _head(status: Json, problem: str) -> Iterator[Text]:
         f"up {seconds(status['uptime_s'])} · loop lag {number(status['loop']['lag_ms'])} ms"
         f" · passed ungoverned {number(status['passed'])}"
     )
-    yield Text("  ").join(
-        [Text(f"policy-server {status['version']}", "bold"), ready, Text(facts, SOFT)]
-    )
+    title = [Text(f"policy-server {status['version']}", "bold"), ready, Text(facts, SOFT)]
+    yield Block("server", Text("  ").join(title), 0)
     if problem:
-        yield Text(problem, BAD)
-    for warning in status["warnings"]:
-        yield Text(f"! {plain(warning)}", WARN)
+        yield Block("problem", Text(problem, BAD), 0)
+    for at, warning in enumerate(status["warnings"]):
+        yield Block("warning", Text(f"! {plain(warning)}", WARN), 1 if at < 2 else 4)
 
 
-def _pools(snapshot: Snapshot) -> Iterator[RenderableType]:
-    for pool in snapshot.status["pools"]:
-        yield Text()
-        yield Text("  ").join([Text(pool["name"], "bold underline"), _verdict(pool)])
-        yield _gauges(pool, snapshot.history.get(pool["name"], {}))
-        yield Text()
-        yield _classes(pool)
-        yield from _lists(pool)
+def _pool(pool: Json, past: Mapping[str, Any]) -> Iterator[Block]:
+    title = Text("  ").join([Text(pool["name"], "bold underline"), _verdict(pool)])
+    yield Block("pool", title, 0, spaced=True)
+    yield Block("gauges", _gauges(pool, past), 1)
+    yield Block("classes", _classes(pool), 3, spaced=True)
+    for name, line in _lists(pool):
+        yield Block(name, line, 5)
+
+
+def _trouble(pool: Json) -> tuple[int, float, int]:
+    """How bad it is: no backend, then who sheds most, then where most wait."""
+    shed, waiting = _rate(pool, "sheds", "", "") or 0.0, sum(pool["waiting"].values())
+    empty = pool.get("backends", {}).get("ready") == 0
+    return (2 if empty else 1 if shed else 0, shed, waiting)
+
+
+def _in_a_line(pool: Json) -> Text:
+    facts = (
+        f"{number(pool['inflight']['seats'])} / {number(pool['limit'])} in use, "
+        f"{number(sum(pool['waiting'].values()))} waiting"
+    )
+    line = Text("  ").join([Text(pool["name"], "bold"), _verdict(pool), Text(facts, SOFT)])
+    line.no_wrap, line.overflow = True, "ellipsis"
+    return line
 
 
 def _verdict(pool: Json) -> Text:
-    shed = sum(pool["rates"].get("sheds", {}).values())
+    shed = _rate(pool, "sheds", "", "")
     if pool.get("backends", {}).get("ready") == 0:
         return Text("no backend is ready", BAD)
     if shed:
@@ -80,7 +110,7 @@ def _gauges(pool: Json, past: Mapping[str, Any]) -> RenderableType:
     table = Table.grid(padding=(0, 2, 0, 0))
     for name, value, column in rows:
         line = sparkline(past.get(column, ()), CHART_WIDTH)
-        table.add_row(Text(name), Text(value, "bold"), Text(line, SOFT))
+        table.add_row(Text(name), Text(value, "bold"), Text(line or " ", SOFT))
     return Padding(table, (0, 0, 0, 2), expand=False)
 
 
@@ -102,7 +132,7 @@ def _classes(pool: Json) -> RenderableType:
     return Padding(table, (0, 0, 0, 2), expand=False)
 
 
-def _lists(pool: Json) -> Iterator[RenderableType]:
+def _lists(pool: Json) -> Iterator[tuple[str, RenderableType]]:
     sheds = [f"{name.replace('_', ' ')} {number(n)}" for name, n in _most(pool["sheds"])]
     tenants = [
         f"{plain(name)} {number(sum(t['waiting'].values()))} ({number(t['inflight'])} in use)"
@@ -116,7 +146,7 @@ def _lists(pool: Json) -> Iterator[RenderableType]:
     ):
         line = Text(f"{title}: ", SOFT)
         line.append(", ".join(entries) or nothing, "not dim")
-        yield Padding(line, (0, 0, 0, 2), expand=False)
+        yield title, Padding(line, (0, 0, 0, 2), expand=False)
 
 
 def _kept(returns: Mapping[str, int]) -> list[str]:
@@ -137,19 +167,22 @@ def _moves(pool: Json) -> list[str]:
     ]
 
 
-def _server(status: Json) -> Iterator[RenderableType]:
+def _server(status: Json) -> Iterator[Block]:
     envoys = [
         f"{plain(node['node']) or '(unnamed)'} {number(node['leases'])} leases, last log "
         + ("never" if node["log_age_s"] is None else f"{seconds(node['log_age_s'])} ago")
         for node in status["nodes"][:ROWS]
     ]
-    yield Text()
-    yield Text("Envoys: ", SOFT).append("; ".join(envoys) or "none seen yet", "not dim")
+    said = {"Envoys": "; ".join(envoys) or "none seen yet"}
     for title in ("jobs", "journal"):
         facts = (status.get(title) or {}).items()
-        said = [f"{name.replace('_', ' ')} {_said(v)}" for name, v in facts if v is not None]
-        if said:
-            yield Text(f"{title.capitalize()}: ", SOFT).append(", ".join(said), "not dim")
+        said[title.capitalize()] = ", ".join(
+            f"{name.replace('_', ' ')} {_said(value)}" for name, value in facts if value is not None
+        )
+    for title, facts in said.items():
+        if facts:
+            line = Text(f"{title}: ", SOFT).append(facts, "not dim")
+            yield Block(title, line, 4, spaced=title == "Envoys")
 
 
 def _said(value: object) -> str:

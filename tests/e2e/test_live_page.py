@@ -9,7 +9,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import aiohttp
+from aiohttp.test_utils import TestServer
 
+from policy_server.adapters.http_api import HttpDeps, build_http_app
+from policy_server.core.request import Priority
+from policy_server.telemetry.status import status_document
+from policy_server.telemetry.views import PoolView, ServerView, TenantView
 from tests.support import wired
 from tests.support.browser import browsing
 from tests.support.envoy_process import wait_http_ok
@@ -93,3 +98,27 @@ async def test_what_people_see_from_calm_to_gone_and_back(tmp_path: Path) -> Non
         assert tries < 10  # it backed off while nobody was there
     assert browsed.errors == []
     assert browsed.hosts == {address.split("/")[2]}  # works without any other host
+
+
+async def test_of_many_tenants_it_shows_those_with_most_whatever_their_names(
+    tmp_path: Path,
+) -> None:
+    """Customer numbers as names: JavaScript lists such keys by size, not as they came."""
+    most = {f"{9000 - n}": TenantView({Priority.P1: 100 - n}, inflight=0) for n in range(19)}
+    most["in use"] = TenantView({}, inflight=1000)
+    pool = PoolView("chat", 4.0, 4, 4, tenants=most)
+    server = ServerView(version="1.2.3", uptime_s=1.0, pools=(pool,), config_digest="0" * 64)
+    deps = HttpDeps(
+        render_metrics=lambda: b"",
+        status=lambda: status_document(server, {}),
+        history=lambda: {"every_s": 2.0, "pools": {}},
+        is_ready=lambda: None,
+    )
+    async with browsing(tmp_path) as browsed, TestServer(build_http_app(deps)) as api:
+        await browsed.page.goto(str(api.make_url("/")))
+        names = browsed.page.get_by_role("table", name="Tenants").get_by_role("rowheader")
+        await names.first.wait_for()
+        assert await names.all_text_contents() == [
+            *("in use", "9000", "8999", "8998", "8997", "8996", "8995", "8994")
+        ]
+    assert browsed.errors == []

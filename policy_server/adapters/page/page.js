@@ -211,8 +211,9 @@ function changes(pool) {
     pool.limit_max === null ? "it is fixed" : "it has not moved yet");
 }
 function tenants(pool) {
-  const names = Object.keys(pool.waiting);
-  const rows = Object.entries(pool.tenants)
+  const names = Object.keys(pool.waiting), all = (t) => sum(t.waiting) + t.inflight;
+  // Sorted here: an object puts names that are numbers first, the smallest in front.
+  const rows = Object.entries(pool.tenants).sort(([, a], [, b]) => all(b) - all(a))
     .map(([name, t]) => [name, ...names.map((p) => number(t.waiting[p])),
       number(t.inflight)]).slice(0, ROWS);
   return block("Tenants, waiting by class", ["", ...names, "in use"], rows,

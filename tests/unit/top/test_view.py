@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
 from rich.console import Console
+from rich.live import Live
 
 from policy_server.core.request import Priority
 from policy_server.telemetry.status import status_document
@@ -27,7 +29,7 @@ def shown(pool: PoolView, problem: str = "", counts: Any = None, **server: Any) 
     status = status_document(facts, {"chat": counts or {}})
     past = {"chat": {"waiting": [0, 1, 2, None, 8]}}
     out = io.StringIO()
-    Console(file=out, width=80).print(view(Snapshot(status, past), problem))
+    Console(file=out, width=80).print(view(Snapshot(status, past), problem, printed=True))
     text = out.getvalue()
     assert all(len(line) <= 80 for line in text.splitlines())
     return text
@@ -72,6 +74,75 @@ def test_trouble_stands_first() -> None:
     text = shown(busy(), "it is gone", warnings=("the disk is full",), not_ready="draining")
     said = ["not ready: draining", "it is gone", "! the disk is full", "shedding"]
     assert sorted(said, key=text.index) == said
+
+
+def on_screen(width: int, height: int, *pools: PoolView, **server: Any) -> list[str]:
+    """The lines of a terminal of that size, as `top` fills it."""
+    facts = ServerView(version="1.2.3", uptime_s=300.0, pools=pools, **server)
+    out = io.StringIO()
+    console = Console(file=out, width=width, height=height, force_terminal=True, color_system=None)
+    content = view(Snapshot(status_document(facts, {})))
+    with Live(content, console=console, screen=True, auto_refresh=False) as live:
+        live.refresh()
+    (*_, drawn) = out.getvalue().split("\x1b[H")
+    lines = [line.rstrip() for line in drawn.split("\x1b[?")[0].split("\n")]
+    assert len(lines) <= height
+    assert all(len(line) <= width for line in lines)
+    return lines
+
+
+def a_pool(name: str, shed: float = 0.0, waiting: int = 0, ready: int | None = None) -> PoolView:
+    rates = {"sheds": {"P1 deadline": shed}} if shed else {}
+    line = {Priority.P1: waiting}
+    return PoolView(name, 4.0, 3, 3, waiting=line, rates=rates, backends_ready=ready)
+
+
+SERVER: dict[str, Any] = {
+    "nodes": (NodeView("gateway-1", 3),),
+    "jobs": {"queued": 1, "dispatched": 4},
+    "journal": {"kind": "sqlite", "healthy": True, "size_bytes": 33_333, "unwritten": 2},
+}
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 12), (100, 60), (40, 8)])
+def test_the_worst_pool_stands_first_and_no_other_is_cut_in_silence(size: tuple[int, int]) -> None:
+    lines = on_screen(*size, a_pool("calm", waiting=1), a_pool("hot", shed=9.0), **SERVER)
+    titles = [line for line in lines if line.startswith(("calm", "hot"))]
+    assert [title.split("  ")[:2] for title in titles] == [
+        ["hot", "shedding 9/s"],
+        ["calm", "queueing, nothing is shed"],
+    ]
+
+
+def test_two_pools_and_the_server_fit_80_by_24() -> None:
+    lines = on_screen(80, 24, a_pool("calm"), a_pool("hot", shed=9.0), **SERVER)
+    assert "  queue in the engine  –" in lines
+    for start in ("hot", "  P2", "  tenants waiting", "calm", "Envoys", "Jobs", "Journal"):
+        assert any(line.startswith(start) for line in lines), start
+    assert lines[-1] == "… more in a larger window; --once prints all"
+    assert not any("…" in line for line in on_screen(80, 60, a_pool("calm"), a_pool("hot")))
+
+
+def test_what_a_small_screen_leaves_out_it_counts_and_names() -> None:
+    pools = [a_pool(f"pool-{n:02}", shed=n / 10) for n in range(30)]
+    lines = on_screen(80, 24, *pools, warnings=("the disk is full",), **SERVER)
+    shown = [line.split()[0] for line in lines if line.startswith("pool-")]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] == "pool-29"
+    missing = 30 - len(shown)
+    assert f"{missing} pools" in lines[-1]
+    assert lines[-1].startswith("… ")
+    assert "! the disk is full" in lines
+
+
+def test_a_pool_without_a_backend_is_worse_than_one_that_sheds() -> None:
+    sheds, waits, empty = a_pool("a", 3.0), a_pool("b", waiting=9), a_pool("c", ready=0)
+    lines = on_screen(80, 24, a_pool("d"), waits, sheds, empty)
+    assert [line[0] for line in lines if line[:3] in ("a  ", "b  ", "c  ", "d  ")] == list("cabd")
+
+
+def test_a_server_without_pools_has_something_to_say() -> None:
+    assert on_screen(80, 24)[0].startswith("policy-server 1.2.3")
 
 
 def test_a_name_from_outside_cannot_steer_the_terminal() -> None:
