@@ -7,6 +7,7 @@ Exit codes: 0 ok, 2 usage or configuration error (one line on stderr), 1 failure
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from enum import StrEnum
@@ -267,6 +268,9 @@ def backend(
     prefill_tps: Annotated[float, typer.Option(help="Prompt tokens per second.")] = 30_000.0,
     cold_start: Annotated[float, typer.Option(help="Seconds of 503 at the start.")] = 0.0,
     orca: Annotated[bool, typer.Option("--orca", help="Send ORCA load reports.")] = False,
+    model: Annotated[
+        str | None, typer.Option("--model", help="Serve this one; 404 for others.")
+    ] = None,
 ) -> None:
     """Run the model-server emulator: OpenAI API, continuous batching, vLLM's metrics."""
     from policy_server.backend.params import BackendParams, EngineParams
@@ -281,6 +285,8 @@ def backend(
             prefill_tps=prefill_tps,
         )
         params = BackendParams(engine, cold_start_s=cold_start, orca=orca)
+        if model is not None:
+            params = dataclasses.replace(params, model=model, only_model=True)
         if not 0 <= port < 65536:
             raise ValueError(f"--port: {port} is no port; choose 0 (any free one) to 65535")
     run(run_backend(params, host, port, lambda url: print(f"ready {url}", flush=True)))

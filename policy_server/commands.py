@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PIPE_WIDTH = 140
 """Columns of a table that goes into a file or a pipe."""
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def run(main: Coroutine[object, object, T]) -> T:
@@ -47,6 +49,17 @@ def reason(error: OSError) -> str:
     if isinstance(error, socket.gaierror) or not error.errno:
         return error.strerror or str(error)
     return os.strerror(error.errno)
+
+
+def header_lines(lines: Iterable[str]) -> dict[str, str]:
+    """`NAME: VALUE` each, names in lower case. The ValueError names no value: it may be a key."""
+    found = {}
+    for number, line in enumerate(lines, 1):
+        name, colon, value = line.partition(":")
+        if not colon or not _TOKEN.fullmatch(name.strip()) or not value.strip().isprintable():
+            raise ValueError(f"--header number {number} is no header; write NAME: VALUE")
+        found[name.strip().lower()] = value.strip()
+    return found
 
 
 def console() -> Console:

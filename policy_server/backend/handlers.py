@@ -72,6 +72,9 @@ class Handlers:
                 return refusal
             try:
                 ask = read_ask(api, json.loads(await request.read()), self.params.model)
+                if self.params.only_model and ask.model != self.params.model:
+                    unknown = f"The model `{ask.model}` does not exist."
+                    return _error(api, 404, "NotFoundError", unknown)
                 call = Call(ask.prompt_tokens, ask.max_tokens, _future())
                 if not self.engine.fits(call):
                     raise BadRequestError(

@@ -45,13 +45,15 @@ class BackendParams:
 
     cold_start_s  seconds from the start during which everything answers 503 (model loading)
     orca          send an ORCA load report when the request asks for one, as vLLM does
-    model         name listed by /v1/models; requests may name any model
+    model         name listed by /v1/models
+    only_model    requests that name another one are answered 404, as vLLM does
     """
 
     engine: EngineParams = field(default_factory=EngineParams)
     cold_start_s: float = 0.0
     orca: bool = False
     model: str = "emulated-7b"
+    only_model: bool = False
 
     def __post_init__(self) -> None:
         _require(

@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import typer
 
-from policy_server.commands import console, reason
+from policy_server.commands import console, header_lines, reason
 
 GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
@@ -194,11 +194,10 @@ async def _exchange(method: str, url: str, headers: Mapping[str, str], body: byt
 
 def _headers(tenant: str, header: list[str] | None, token_file: Path | None) -> dict[str, str]:
     headers = {"x-tenant-id": tenant} if tenant else {}
-    for line in header or []:
-        name, colon, value = line.partition(":")
-        if not colon or not name.strip():
-            raise typer.BadParameter(f"{line!r} is no header; write NAME: VALUE")
-        headers[name.strip().lower()] = value.strip()
+    try:
+        headers |= header_lines(header or [])
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
     if token_file is not None:
         token = _read("--token-file", token_file).decode("ascii", "replace").strip()
         if not token.isprintable() or "\ufffd" in token:

@@ -46,6 +46,7 @@ def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, 
         (["backend", "--max-num-seqs", "0"], "max_num_seqs must be above 0"),
         (["backend", "--port", "99999"], "--port: 99999 is no port"),
         (["simulate", "--scenario", "nowhere"], "scenario 'nowhere': one of"),
+        (["warmup", "--url", "x"], "--url 'x' is no URL"),
         (["nonsense"], "No such command 'nonsense'"),
         (["serve", "--nonsense"], "No such option: --nonsense"),
         (["jobs", "submit"], "Missing option '--data'. See: policy-server jobs submit --help"),
@@ -72,6 +73,22 @@ def test_wrong_usage_is_one_line_and_code_2(
 
 
 @pytest.mark.parametrize("group", [(), ("jobs",)])
+@pytest.mark.parametrize(
+    "command",
+    [["warmup", "--url", "http://h"], ["jobs", "submit", "--data", "x"]],
+    ids=["warmup", "jobs"],
+)
+@pytest.mark.parametrize("wrong", ["Bearer sk-123456", "a b: sk-123456", "a: sk-123456\nb: c"])
+def test_a_header_that_is_none_is_not_shown(
+    capsys: pytest.CaptureFixture[str], command: list[str], wrong: str
+) -> None:
+    """It may well be a key."""
+    code, out, err = run(capsys, *command, "--header", "x: y", "--header", wrong)
+    assert (code, out) == (2, "")
+    assert "--header number 2 is no header; write NAME: VALUE" in err
+    assert "sk-123456" not in err
+
+
 def test_no_command_at_all_is_the_help_as_it_is_laid_out(
     capsys: pytest.CaptureFixture[str], group: tuple[str, ...]
 ) -> None:

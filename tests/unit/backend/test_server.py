@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import aiohttp
 import anthropic
@@ -261,3 +262,16 @@ async def test_in_another_thread_signals_are_left_to_the_caller() -> None:
     before = signal.getsignal(signal.SIGTERM)
     await asyncio.to_thread(asyncio.run, serve_once())
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_a_backend_of_one_model_knows_no_other_as_vllm_does() -> None:
+    async with (
+        serving(replace(QUICK, model="meta/llama", only_model=True)) as backend,
+        openai.AsyncOpenAI(base_url=f"{backend.url}/v1", api_key="none", max_retries=0) as client,
+    ):
+        (listed,) = (await client.models.list()).data
+        asked = [{"role": "user", "content": "hello"}]
+        answer = await client.chat.completions.create(model=listed.id, messages=asked)  # type: ignore
+        assert answer.model == "meta/llama"
+        with pytest.raises(openai.NotFoundError, match="The model `gpt` does not exist"):
+            await client.chat.completions.create(model="gpt", messages=asked)  # type: ignore
