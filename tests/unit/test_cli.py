@@ -72,7 +72,6 @@ def test_wrong_usage_is_one_line_and_code_2(
     assert "Value error" not in err
 
 
-@pytest.mark.parametrize("group", [(), ("jobs",)])
 @pytest.mark.parametrize(
     "command",
     [["warmup", "--url", "http://h"], ["jobs", "submit", "--data", "x"]],
@@ -89,6 +88,7 @@ def test_a_header_that_is_none_is_not_shown(
     assert "sk-123456" not in err
 
 
+@pytest.mark.parametrize("group", [(), ("jobs",)])
 def test_no_command_at_all_is_the_help_as_it_is_laid_out(
     capsys: pytest.CaptureFixture[str], group: tuple[str, ...]
 ) -> None:
