@@ -34,8 +34,10 @@ class JournalParts:
         self._fsync = config.journal.fsync
         self._log = log
         self._error: str | None = None
-        self._metrics = JournalMetrics(registry, self._records)
         self.journal: Journal = MemoryJournal()
+        self._metrics = JournalMetrics(
+            registry, self._records, lambda: self.journal.stats().healthy
+        )
         if data_dir is not None:
             self.journal = self._on_disk(config.journal, config.journal.file_in(data_dir))
 

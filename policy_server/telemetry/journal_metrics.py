@@ -1,4 +1,4 @@
-"""The journal's metrics: how long commits take, how much it holds."""
+"""The journal's metrics: whether its disk works, how long commits take, how much it holds."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ Counts = Callable[[], Mapping[str, int]]
 
 
 class JournalMetrics:
-    """`counts` gives the records by state, when someone scrapes."""
+    """`counts` gives the records by state, `healthy` whether they reach the disk; both are asked
+    when someone scrapes."""
 
-    def __init__(self, registry: CollectorRegistry, counts: Counts) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, counts: Counts, healthy: Callable[[], bool]
+    ) -> None:
         metric = names.JOURNAL_COMMIT
         self._commit = Histogram(
             metric.name, metric.help, registry=registry, buckets=COMMIT_BUCKETS
         )
-        registry.register(_Records(counts))
+        registry.register(_Records(counts, healthy))
 
     def commit(self, seconds: float) -> None:
         """A transaction was committed; may be called on any thread."""
@@ -31,15 +34,17 @@ class JournalMetrics:
 
 
 class _Records(Collector):
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, healthy: Callable[[], bool]) -> None:
         self._counts = counts
+        self._healthy = healthy
 
     def collect(self) -> Iterable[Metric]:
         metric = names.JOURNAL_RECORDS
         family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
         for state, count in self._counts().items():
             family.add_metric([state], count)
-        return (family,)
+        health = names.JOURNAL_HEALTHY
+        return (family, GaugeMetricFamily(health.name, health.help, float(self._healthy())))
 
     def describe(self) -> Iterable[Metric]:
         """Nothing: spares the registry a call of `counts` while the server is being wired."""

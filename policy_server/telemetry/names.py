@@ -105,6 +105,9 @@ JOURNAL_RECORDS = MetricId(
     "disk yet).",
     ("state",),
 )
+JOURNAL_HEALTHY = MetricId(
+    "policy_journal_healthy", "1 while the journal's disk takes what is written, 0 in trouble."
+)
 JOBS_WAITING = MetricId(
     "policy_jobs_waiting", "Jobs that wait for room in the pool and may go now.", ("pool",)
 )
