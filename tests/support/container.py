@@ -42,6 +42,16 @@ def compose() -> dict[str, Any]:
     return found
 
 
+def command_lines() -> dict[str, list[str]]:
+    """Whose → what the image's entry point is given: by itself, by Compose, by Kubernetes."""
+    found = {"image": command("CMD")}
+    for name, service in compose()["services"].items():
+        if service["image"] == "policy-server":
+            found[f"compose {name}"] = service["command"]
+    (container,) = manifests()["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    return found | {"kubernetes": container["args"]}
+
+
 def manifests() -> dict[str, dict[str, Any]]:
     """Kind → the Kubernetes object."""
     folder = DOCKER / "kubernetes"
