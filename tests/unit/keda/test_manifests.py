@@ -18,7 +18,7 @@ from tests.support.schema import check_object
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "envoy" / "keda"
-FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
+FILES = sorted(path.name for path in FOLDER.glob("scaledobject*.yaml"))
 KNOWN_TO_PROMETHEUS = {
     "serverAddress", "query", "threshold", "activationThreshold", "ignoreNullValues",
 }  # fmt: skip
@@ -109,3 +109,76 @@ def test_both_ways_aim_at_the_same() -> None:
     aims = [(one["metricType"], float(one["metadata"]["threshold"])) for one in asked]
     kinds = [(one["metricType"], t.target) for one, t in zip(pushed, read, strict=True)]
     assert aims[: len(kinds)] == kinds
+
+
+# -- the model server -----------------------------------------------------------------------------
+
+
+def model() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its Service and its Deployment."""
+    service, deployment = yaml.safe_load_all((FOLDER / "model.yaml").read_text("utf-8"))
+    return service, deployment
+
+
+def containers() -> dict[str, dict[str, Any]]:
+    pod = model()[1]["spec"]["template"]["spec"]
+    return {one["name"]: one for one in pod["containers"]}
+
+
+def test_the_model_server_has_fields_that_kubernetes_knows() -> None:
+    for one in model():
+        check_object(one, "kubernetes")
+
+
+def test_it_is_what_the_scaledobjects_scale_and_the_policy_server_probes() -> None:
+    service, deployment = model()
+    meta = deployment["metadata"]
+    for name in FILES:
+        assert spec(name)["scaleTargetRef"]["name"] == meta["name"]
+    assert "replicas" not in deployment["spec"], "it would undo what KEDA did with every apply"
+    assert service["spec"]["clusterIP"] == "None", "one address per pod, and only of the ready"
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+    port = service["spec"]["ports"][0]["port"]
+    probe = f"http://{service['metadata']['name']}.{meta['namespace']}.svc:{port}/health"
+    assert probe in (FOLDER / "README.md").read_text("utf-8")
+
+
+def test_the_pod_is_not_ready_before_the_warm_up_is_done() -> None:
+    """An init container would have to end, or as a sidecar be warm, before the server starts."""
+    pod = model()[1]["spec"]["template"]["spec"]
+    warm = containers()["warm"]
+    assert "initContainers" not in pod
+    (script,) = warm["args"]
+    assert warm["startupProbe"]["exec"]["command"][-1] == "/tmp/warm"
+    assert script.index("policy-server warmup") < script.index("touch /tmp/warm")
+    assert {"name": "warm", "mountPath": "/tmp"} in warm["volumeMounts"]
+
+
+def test_nobody_gives_up_before_the_warm_up_does() -> None:
+    """Its last word says what is wrong; a probe that kills it says nothing."""
+    warm, server = containers()["warm"], containers()["server"]
+    seconds = float(re.findall(r"--seconds (\d+)", warm["args"][0])[0])
+    assert window_s(warm["startupProbe"]) > seconds > window_s(server["startupProbe"])
+
+
+def window_s(probe: dict[str, Any]) -> float:
+    """From the start until Kubernetes gives up."""
+    period_s, failures = probe["periodSeconds"], probe["failureThreshold"]
+    return float(period_s * failures)
+
+
+def test_no_probe_has_the_default_time_out_of_a_second() -> None:
+    """An engine under load and a Python process both take longer than that."""
+    for one in containers().values():
+        probes = [one[name] for name in one if name.endswith("Probe")]
+        assert probes
+        assert all(probe["timeoutSeconds"] >= 5 for probe in probes)
+
+
+def test_a_server_that_was_restarted_is_warmed_again() -> None:
+    """The probe goes to the pod's address, whichever container listens there."""
+    warm, server = containers()["warm"], containers()["server"]
+    (port,) = server["ports"]
+    asked = warm["livenessProbe"]["httpGet"]
+    assert asked == {**server["readinessProbe"]["httpGet"], "port": port["containerPort"]}
+    assert warm["args"][0].index("rm -f /tmp/warm") < warm["args"][0].index("policy-server warmup")
