@@ -180,7 +180,7 @@ class KeyFile:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(
             self._path.with_name(f"{self._path.name}.lock"), os.O_CREAT | os.O_RDWR, 0o600
         )

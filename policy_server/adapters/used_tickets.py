@@ -92,7 +92,7 @@ class UsedInFile(UsedInMemory):
     def open(self, wall: float) -> None:
         """Take over what the file holds, or make it. Raises `UsedTicketsError`."""
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._restore(self._read(wall))
             self._rewrite()
         except (OSError, ValueError) as error:

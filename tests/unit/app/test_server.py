@@ -67,6 +67,15 @@ async def test_a_port_that_is_taken(taken: int, tmp_path: Path) -> None:
         await run_server(before, "serve", tmp_path, Parent(lambda: None))
 
 
+async def test_a_data_directory_that_it_makes_is_its_owners_only(
+    taken: int, tmp_path: Path
+) -> None:
+    """Whatever comes to be in it first."""
+    folder = tmp_path / "new" / "data"
+    await failing_start(config(free_port(), taken), folder, "server.http: cannot listen")
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 async def test_an_address_that_is_not_ours(tmp_path: Path) -> None:
     settings = config(free_port(), free_port())
     server = settings.server.model_copy(update={"grpc": f"203.0.113.1:{free_port()}"})
