@@ -194,16 +194,27 @@ def test_every_unit_of_the_package_has_a_place_in_the_architecture() -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"])
+DOCUMENTS = [
+    *("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docker/kubernetes/README.md"),
+    *("envoy/istio/README.md", "envoy/envoy-gateway/README.md", "envoy/keda/README.md"),
+]
+
+
+def anchors(file: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", file.read_text("utf-8"), re.M)
+    return {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_link_leads_somewhere(name: str) -> None:
-    text = (ROOT / name).read_text("utf-8")
-    headings = re.findall(r"^#+ (.+)$", text, re.M)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", h.lower()).replace(" ", "-") for h in headings}
-    for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if target.startswith("#"):
-            assert target[1:] in anchors, target
-        elif not target.startswith("http"):
-            assert (ROOT / target).exists(), target
+    here = ROOT / name
+    for target in re.findall(r"\]\(([^)\s]+)\)", here.read_text("utf-8")):
+        if target.startswith("http"):
+            continue
+        path, _, anchor = target.partition("#")
+        there = here.parent / path if path else here
+        assert there.exists(), target
+        assert not anchor or anchor in anchors(there), target
 
 
 def test_every_target_named_in_the_readme_is_in_the_makefile() -> None:
