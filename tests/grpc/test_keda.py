@@ -29,6 +29,7 @@ class Scene:
     """A served scaler whose pools are as the test says."""
 
     channel: grpc.aio.Channel = field(init=False)
+    port: int = 0
     pools: dict[str, Demand] = field(default_factory=lambda: {"chat": QUIET})
 
     def __post_init__(self) -> None:
@@ -36,6 +37,12 @@ class Scene:
 
     def client(self, **metadata: str) -> KedaClient:
         return KedaClient(self.channel, metadata)
+
+    def change(self, demand: Demand, pool: str = "chat") -> None:
+        """The streams look at once."""
+        self.pools[pool] = demand
+        for watcher in self.scaler._watchers:
+            watcher.wake()
 
     def arrive(self, pool: str = "chat") -> None:
         """A request starts to wait."""
@@ -48,7 +55,8 @@ async def scene() -> AsyncIterator[Scene]:
     made = Scene()
     server = build_grpc_server("127.0.0.1:0", services_of(FakeGate(), keda=made.scaler)[1])
     await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as made.channel:
+    made.port = server.port
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{made.port}") as made.channel:
         yield made
     made.scaler.let_go()
     await server.stop(0)
@@ -175,15 +183,38 @@ async def test_one_stream_too_many_takes_the_place_of_the_oldest(
         assert await anext(streams[2])
 
 
-async def test_a_client_that_does_not_read_holds_nobody_up(scene: Scene) -> None:
-    sleepy = scene.client().stream_is_active()
-    assert not await anext(sleepy)
-    awake = scene.client().stream_is_active()
-    assert not await anext(awake)
-    scene.arrive()
-    async with asyncio.timeout(20):
+NO_WINDOW = (
+    ("grpc.http2.lookahead_bytes", 0),
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+"""A client on a connection of its own that takes nothing before it is read: the few bytes of these
+messages would never fill the usual window."""
+
+
+async def test_a_client_that_does_not_read_holds_nobody_up(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And is told how it is when it reads again, not all that it missed."""
+    monkeypatch.setattr(keda, "LOOK_S", 3600.0)
+    address = f"127.0.0.1:{scene.port}"
+    async with grpc.aio.insecure_channel(address, NO_WINDOW) as channel, asyncio.timeout(20):
+        sleepy = KedaClient(channel, {}).stream_is_active()
+        assert not await anext(sleepy)
+        scene.arrive()  # the server is stuck with this word
+        awake = scene.client().stream_is_active()
         assert await anext(awake)
-        assert await scene.client().is_active()
+        for _ in range(10):
+            for demand in (QUIET, BUSY):
+                scene.change(demand)
+                assert await anext(awake) is demand.active
+                assert await scene.client().is_active() is demand.active
+        scene.change(QUIET)
+        assert not await anext(awake)
+        stuck, free = scene.scaler._watchers
+        assert (stuck.told, free.told) == (True, False)
+        assert await anext(sleepy)
+        assert not await anext(sleepy)
 
 
 async def test_a_stream_ends_when_its_client_goes(scene: Scene) -> None:
