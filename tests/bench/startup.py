@@ -1,4 +1,5 @@
-"""How long until it serves: after the command, and again after kill -9, counted from the kill.
+"""How long until it serves: after the command, again after kill -9, counted from the kill, and from
+zero, counted from the moment at which the first replica answers its health check.
 
 `gateway` keeps a warm standby, so a killed policy server costs what Envoy takes to connect again
 and to send the request once more. `serve` alone has none: its row says what a supervisor of
@@ -17,15 +18,19 @@ from pathlib import Path
 from statistics import median
 
 import aiohttp
+import grpc
 
 from tests.bench.contenders import running_backend
 from tests.bench.result import Bar, Cell, Part
 from tests.support.envoy_process import free_ports, wait_http_ok
 from tests.support.gateway_command import GatewayCommand, running_gateway
+from tests.support.keda_client import KedaClient
 from tests.support.stack import chat, start, stop
 from tests.support.wired import ports
 
 AGAIN_S = 1.0
+FROM_ZERO_S = 2.0
+HELD = 40
 EVERY_S = 0.02
 SLOTS = 64
 GIVE_UP_S = 20.0
@@ -34,22 +39,25 @@ COLUMNS = ("what", "median s", "worst s", "times")
 
 @dataclass(frozen=True, slots=True)
 class Startup:
-    """`starts` of the command, `kills` for each; a standby gets `settle_s` to warm up."""
+    """`starts` of the command, `kills` for each; a standby gets `settle_s` to warm up. `zeros`: how
+    often HELD requests wait for a first replica."""
 
     starts: int = 3
     kills: int = 3
+    zeros: int = 5
     settle_s: float = 2.0
 
 
 @dataclass(slots=True)
 class Times:
-    """Seconds of each kind, and what the requests sent around the kills got."""
+    """Seconds of each kind, and what all requests got."""
 
     ready: list[float] = field(default_factory=list)
     first_answer: list[float] = field(default_factory=list)
     again: list[float] = field(default_factory=list)
     longest_answer: list[float] = field(default_factory=list)
     serve_alone: list[float] = field(default_factory=list)
+    from_zero: list[float] = field(default_factory=list)
     statuses: dict[int, int] = field(default_factory=dict)
 
 
@@ -64,17 +72,23 @@ async def run(plan: Startup, directory: Path, say: Callable[[str], None]) -> Par
             await _one_life(plan, directory, {**ports(), "upstream": where["upstream"]}, times)
             times.serve_alone.append(await _serve_alone(directory))
             say(f"{times}")
+    for _ in range(plan.zeros):
+        await _from_zero(directory, ports(), times)
     part.rows = [
         _row("gateway: start → ready", times.ready),
         _row("gateway: start → first answer", times.first_answer),
         _row("gateway: kill -9 → next answer", times.again),
         _row("longest answer around a kill", times.longest_answer),
         _row("serve alone: start → ready", times.serve_alone),
+        _row("first replica ready → first answer", times.from_zero),
     ]
     other = {status: n for status, n in times.statuses.items() if status != 200}
     part.bars = [
         Bar.at_most("serving again after kill -9 in s, the worst", max(times.again), AGAIN_S),
-        Bar.equal("answers other than 200 around a kill", other, {}),
+        Bar.at_most(
+            "from zero to the first answer in s, the worst", max(times.from_zero), FROM_ZERO_S
+        ),
+        Bar.equal("answers other than 200", other, {}),
     ]
     part.data = {"plan": asdict(plan), "times": asdict(times)}
     return part
@@ -119,6 +133,31 @@ async def _kill(client: aiohttp.ClientSession, gateway: GatewayCommand, times: T
         times.statuses[answer] = times.statuses.get(answer, 0) + 1
 
 
+async def _from_zero(directory: Path, where: dict[str, int], times: Times) -> None:
+    """Nobody there: all wait; then a replica comes."""
+    port = where["upstream"]
+    file = directory / "from-zero.yaml"
+    file.write_text(f"pools: [{{backends: {{probe: ['http://127.0.0.1:{port}/health']}}}}]\n")
+    async with (
+        running_gateway(directory, where, "--config", str(file)) as gateway,
+        grpc.aio.insecure_channel(f"127.0.0.1:{where['grpc']}") as channel,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client,
+    ):
+        sent = time.monotonic()
+        held = [asyncio.create_task(_ask(client, gateway.url)) for _ in range(HELD)]
+        scaler = KedaClient(channel, {})
+        async with asyncio.timeout(GIVE_UP_S):
+            while (await scaler.metric("")).value != HELD:  # noqa: ASYNC110
+                await asyncio.sleep(EVERY_S)
+        async with running_backend(port, SLOTS, directory):
+            ready = time.monotonic()
+            answers = await asyncio.gather(*held)
+    first = sent + min(seconds for _, seconds in answers)
+    times.from_zero.append(first - ready)
+    for status, _ in answers:
+        times.statuses[status] = times.statuses.get(status, 0) + 1
+
+
 async def _ask(client: aiohttp.ClientSession, url: str) -> tuple[int, float]:
     """Status and seconds of one request; 0 = no answer in time, or a broken connection."""
     began = time.monotonic()
@@ -134,9 +173,9 @@ async def _ask(client: aiohttp.ClientSession, url: str) -> tuple[int, float]:
 
 
 async def _serve_alone(directory: Path) -> float:
-    grpc, http = free_ports(2)
+    grpc_port, http = free_ports(2)
     file = directory / "serve.yaml"
-    file.write_text(f"server: {{grpc: '127.0.0.1:{grpc}', http: '127.0.0.1:{http}'}}\n")
+    file.write_text(f"server: {{grpc: '127.0.0.1:{grpc_port}', http: '127.0.0.1:{http}'}}\n")
     began = time.monotonic()
     process = await start("serve", "--config", str(file), log=directory / "serve.log")
     try:

@@ -138,9 +138,12 @@ async def test_streams_are_watched(tmp_path: Path) -> None:
 
 
 async def test_starts_and_kills_are_timed(tmp_path: Path) -> None:
-    part = await startup.run(startup.Startup(starts=1, kills=1, settle_s=0.5), tmp_path, quiet)
+    plan = startup.Startup(starts=1, kills=1, zeros=1, settle_s=0.5)
+    part = await startup.run(plan, tmp_path, quiet)
     assert "kill -9" in seen(part)
     assert part.rows[2][3] == 1
+    assert part.rows[-1][0] == "first replica ready → first answer"
+    assert part.rows[-1][3] == 1
 
 
 async def test_the_time_is_found(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """0 → 1 → 4 → 0 replicas behind the gateway, asked for as KEDA asks: nobody is lost.
 
-The upstream list is fixed, as a gateway's is; replicas that are not there are simply down.
+The upstream list is fixed, as a gateway's is; replicas that are not there are simply down. How soon
+the first answer comes is a bar of `make bench ARGS=startup`.
 """
 
 # ruff: noqa: ASYNC110 - other processes have no event to wait for
@@ -13,7 +14,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,13 +49,12 @@ class Episode:
     pushed: list[bool] = field(default_factory=list)
     queued: int = 0
 
-    async def start(self, port: int) -> float:
-        """A replica; the moment at which it answers its health check."""
+    async def start(self, port: int) -> None:
+        """A replica, until it answers its health check."""
         flags = ("--port", str(port), "--max-num-seqs", str(SLOTS))
         log = self.directory / f"replica-{port}.log"
         self.replicas[port] = await start("backend", *flags, log=log)
         await wait_http_ok(f"http://127.0.0.1:{port}/health", self.replicas[port])
-        return time.monotonic()
 
     async def end(self, port: int) -> None:
         """It is asked to stop, and does."""
@@ -64,14 +63,14 @@ class Episode:
         async with asyncio.timeout(WITHIN_S):
             await replica.wait()
 
-    async def ask(self, number: int) -> tuple[int, float]:
-        """One request: its status, and when the answer was there."""
+    async def ask(self, number: int) -> int:
+        """One request: its status."""
         headers = {"x-request-priority": str(number % 3)}
         async with self.http.post(self.url, json=chat(20), headers=headers) as answer:
             await answer.read()
-            return answer.status, time.monotonic()
+            return answer.status
 
-    def send(self, count: int) -> list[asyncio.Task[tuple[int, float]]]:
+    def send(self, count: int) -> list[asyncio.Task[int]]:
         """So many at once."""
         return [asyncio.create_task(self.ask(number)) for number in range(count)]
 
@@ -161,16 +160,15 @@ async def test_nobody_is_lost_from_zero_to_four_and_back(tmp_path: Path) -> None
         await fleet.until_pushed(True)
         assert await keda.is_active()
 
-        began = await fleet.start(fleet.ports[0])
+        await fleet.start(fleet.ports[0])
         answers = await asyncio.wait_for(asyncio.gather(*held), WITHIN_S)
-        assert {status for status, _ in answers} == {200}
-        print(f"first answer {min(at for _, at in answers) - began:.2f} s after it was ready")
+        assert set(answers) == {200}
         assert fleet.queued <= ENGINE_QUEUE_BOUND
 
         await asyncio.gather(*(fleet.start(port) for port in fleet.ports[1:]))
         await fleet.until_ready(where["http"], REPLICAS)
         more = await asyncio.wait_for(asyncio.gather(*fleet.send(120)), WITHIN_S)
-        assert {status for status, _ in more} == {200}
+        assert set(more) == {200}
         assert fleet.queued <= ENGINE_QUEUE_BOUND
 
         await fleet.until_pushed(False)
@@ -181,7 +179,7 @@ async def test_nobody_is_lost_from_zero_to_four_and_back(tmp_path: Path) -> None
         await fleet.until_waiting(5)
         await fleet.start(fleet.ports[-1])
         last = await asyncio.wait_for(asyncio.gather(*again), WITHIN_S)
-        assert {status for status, _ in last} == {200}
+        assert set(last) == {200}
 
 
 async def test_a_crash_while_nobody_is_there_loses_nobody(tmp_path: Path) -> None:
