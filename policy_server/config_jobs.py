@@ -19,7 +19,10 @@ CALLER_HEADER, TENANT_HEADER = "x-policy-caller", "x-policy-tenant"
 PASSPORT_HEADER = "x-policy-job"
 """On a job that the dispatcher sends through Envoy; see `jobs.passport`."""
 LOCAL_HEADER = "x-policy-local"
-"""On answers that no model server gave, or that it broke off: Envoy's own, and the gate's."""
+"""On answers that no model server gave, or that it broke off: Envoy's own, with its flags that say
+why, and the gate's. Envoy takes it off what model servers answer."""
+SILENT_ANSWER_S = 900.0
+"""So long may the answer to a job be silent."""
 JOBS_PATH = "/policy/jobs"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CLIENT = "client"

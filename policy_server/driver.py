@@ -137,6 +137,16 @@ class Driver:
         now = self.clock()
         self._emit(self.admission.pump(now), now)
 
+    def pause_jobs(self) -> None:
+        """No job goes until `resume_jobs`."""
+        self.admission.pause_jobs(True)
+
+    def resume_jobs(self) -> None:
+        """They may go again."""
+        self.admission.pause_jobs(False)
+        now = self.clock()
+        self._emit(self.admission.pump(now), now)
+
     def withdraw_job(self, uid: str) -> None:
         """A job that waits does not want to go any more."""
         now = self.clock()

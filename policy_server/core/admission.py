@@ -38,7 +38,7 @@ class Admission:
         self._make_limit = limit_factory
         self._pools = {p.name: Pool(p, limit_factory(p.limit), rng) for p in pools}
         self._where: dict[str, Pool] = {}  # uid → pool, while it waits or holds a lease
-        self._draining = False
+        self._draining = self._jobs_held = self._jobs_paused = False
 
     def pool(self, name: str) -> Pool:
         """The pool of that name; KeyError when there is none."""
@@ -57,21 +57,23 @@ class Admission:
             else:
                 self._pools[name] = Pool(params, self._make_limit(params.limit), self._rng)
                 self._pools[name].draining = self._draining
-                self._pools[name].lines.jobs_held = self._draining
         for name in [n for n in self._pools if n not in wanted]:
             if self._pools[name].empty:
                 del self._pools[name]
+        self._hold()
 
     # -- requests -----------------------------------------------------------------------------
 
     def submit(self, request: Request, now: float) -> list[Event]:
-        """A request asks to go. No event for `request` itself = its uid waits already."""
-        pool = self._where.get(request.uid)
-        if pool is None:
-            pool = self._pools[request.pool]
-        elif pool.params.name != request.pool:  # other rules, but its place is where it was
+        """A request asks to go; that of a pool that is gone goes to the first one. No event for
+        `request` itself = its uid waits already."""
+        pool = self._where.get(request.uid) or self._pool_for(request)
+        if pool.params.name != request.pool:  # other rules, but its place is where it was
             request = replace(request, pool=pool.params.name)
         return self._track(pool, pool.submit(request, now))
+
+    def _pool_for(self, request: Request) -> Pool:
+        return self._pools.get(request.pool) or next(iter(self._pools.values()))
 
     def cancel(self, uid: str, now: float) -> list[Event]:
         """The client of a waiting request left; nothing when it does not wait."""
@@ -122,17 +124,25 @@ class Admission:
     def restore_jobs(self, jobs: Iterable[Request]) -> None:
         """Jobs that waited before a restart, in order; those of a pool that is gone go to the
         first one. Nothing is decided yet: `pump`."""
-        first = next(iter(self._pools.values()))
         for job in jobs:
-            pool = self._pools.get(job.pool, first)
+            pool = self._pool_for(job)
             name = pool.params.name
             pool.lines.restore_job(job if job.pool == name else replace(job, pool=name))
             self._where[job.uid] = pool
 
     def hold_jobs(self) -> None:
         """Let no job go from here on; they wait for the next process."""
+        self._jobs_held = True
+        self._hold()
+
+    def pause_jobs(self, paused: bool) -> None:
+        """Let no job go for now, or let them go again (then `pump`)."""
+        self._jobs_paused = paused
+        self._hold()
+
+    def _hold(self) -> None:
         for pool in self._pools.values():
-            pool.lines.jobs_held = True
+            pool.lines.jobs_held = self._jobs_held or self._jobs_paused
 
     def lease(self, uid: str) -> Lease | None:
         """The lease of `uid`, if it holds one."""
@@ -145,9 +155,10 @@ class Admission:
         Call again until `waiting()` is 0; the batches keep Envoy's flood guards quiet.
         """
         self._draining = True
+        self.hold_jobs()
         events: list[Event] = []
         for pool in self._pools.values():
-            pool.draining = pool.lines.jobs_held = True
+            pool.draining = True
             pool_events: list[Event] = []
             for request in list(islice(pool.room, BATCH - len(events))):
                 pool.room.leave(request.uid)

@@ -53,6 +53,7 @@ from policy_server.config_jobs import (
     CALLER_HEADER,
     LOCAL_HEADER,
     PASSPORT_HEADER,
+    SILENT_ANSWER_S,
     TENANT_HEADER,
     caller_mark,
     jobs_port,
@@ -73,7 +74,6 @@ from policy_server.envoy_config.wirings import Wired
 JOBS, ON_THEIR_WAY, STRANGERS = "jobs", "dispatched", "strangers"
 WIRING_KEY = "x-policy-wiring"
 HEARTBEAT_S = 5.0
-SILENT_ANSWER_S = 900.0
 MAX_HEADERS = 1000
 NOT_AGAIN = frozenset({RATE_LIMIT, BODY})
 """What a job has behind it: the gateway's own protection, and the look into its body."""
@@ -135,6 +135,7 @@ def _routes(chain: Wired, upstream: RouteAction) -> RouteConfiguration:
                 match=RouteMatch(prefix="/", headers=[passport]),
                 route=upstream,
                 typed_per_filter_config={name: enable(own) for name, own in governed.items()},
+                response_headers_to_remove=[LOCAL_HEADER],
             ),
             Route(name=STRANGERS, match=RouteMatch(prefix="/"), direct_response=refusal),
         ],
@@ -163,12 +164,13 @@ def _manager(routes: RouteConfiguration, chain: Wired) -> HttpConnectionManager:
 
 
 def _marked() -> ResponseMapper:
-    """Says which answers are Envoy's own: no model server was asked, or it broke off."""
+    """Says which answers are Envoy's own: no model server was asked, or it broke off; which of the
+    two, its flags tell."""
     always = ComparisonFilter(
         op=ComparisonFilterOp.GE,
         value=RuntimeUInt32(default_value=100, runtime_key="policy.jobs.local"),
     )
     return ResponseMapper(
         filter=AccessLogFilter(status_code_filter=StatusCodeFilter(comparison=always)),
-        headers_to_add=[set_header(LOCAL_HEADER, "true")],
+        headers_to_add=[set_header(LOCAL_HEADER, "%RESPONSE_FLAGS%")],
     )

@@ -3,8 +3,10 @@
 below 500, not 429     done
 429, 5xx               again, when the model server says or after a back-off, `MAX_FAILURES`
                        times in all; then done (429) or failed, with the last answer
-no answer of a model   again, for as long as its time is not up: nothing was tried yet that
-server                 could have failed
+reached, but reset,    the same: whoever brings its model server down must not do so all day
+cut or silent
+no model server        again, for as long as its time is not up: nothing was tried yet that
+reached                could have failed
 its time is up         the same as after the last try
 """
 
@@ -27,11 +29,18 @@ MAX_TOLD_S = 6 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """How one went. `status` None = no answer came from a model server."""
+    """How one went. `status` None = no whole answer came from a model server; `reached`: it may
+    have got the request all the same."""
 
     status: int | None
     headers: Mapping[str, str]
     detail: str = ""
+    reached: bool = True
+
+    @property
+    def failed(self) -> bool:
+        """Whether it counts as a failure of the model server."""
+        return self.reached if self.status is None else self.status == 429 or self.status >= 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +61,25 @@ class Next:
     pause_s: float = 0.0
 
 
-def failed(status: int | None) -> bool:
-    """Whether an answer counts as a failure of the model server."""
-    return status is not None and (status == 429 or status >= 500)
-
-
 def judge(attempt: Attempt, standing: Standing, jitter: float) -> Next:
     """The next step; `jitter` in 0..1 spreads the back-off."""
     status = attempt.status
-    if status is not None and not failed(status):
+    if status is not None and not attempt.failed:
         return Next(JobState.DONE)
     told = _told_s(attempt.headers, standing.now)
     spread = 0.5 + 0.5 * jitter
-    if status is None:
+    if not attempt.failed:
         pause = min(UNREACHED_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(standing.attempt, 10)) * spread
     else:
         backoff = FIRST_PAUSE_S * 2.0 ** min(standing.failures, 20)
         pause = max(min(LONGEST_PAUSE_S, backoff) * spread, told)
     again = standing.now + pause < standing.expires_at
-    if status is None:
+    if not attempt.failed:
         return Next(None, pause) if again else Next(JobState.EXPIRED)
     wanted = attempt.headers.get("x-should-retry", "").lower() != "false"
     if again and wanted and standing.failures < MAX_FAILURES:
         return Next(None, pause)
-    return Next(JobState.DONE if status < 500 else JobState.FAILED)
+    return Next(JobState.DONE if status == 429 else JobState.FAILED)
 
 
 def _told_s(headers: Mapping[str, str], now: float) -> float:
@@ -89,9 +93,9 @@ def _told_s(headers: Mapping[str, str], now: float) -> float:
     else:
         try:
             when = parsedate_to_datetime(value)
-        except (ValueError, TypeError, IndexError):
+            told = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now
+        except (ValueError, TypeError, IndexError, OverflowError):
             return 0.0
-        told = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() - now
     return min(max(0.0, told), MAX_TOLD_S)
 
 

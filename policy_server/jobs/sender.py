@@ -14,12 +14,15 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
-from policy_server.config_jobs import LOCAL_HEADER
+from policy_server.config_jobs import LOCAL_HEADER, SILENT_ANSWER_S
 from policy_server.journal.jobs import Answer, Headers
 
-REASON_HEADER = "x-policy-reason"
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 CONNECT_S = 5.0
+SILENT_S = SILENT_ANSWER_S + 60.0
+"""Envoy ends a silent answer itself, and says so; later than that it is Envoy that is silent."""
+BROKEN_OFF = frozenset({"UC", "UR", "UT", "UPE", "UMSDR", "LR", "SI", "DT"})
+"""Envoy's flags for a model server that was reached and did not answer to the end."""
 CHUNK = 64 * 1024
 HOP_BY_HOP = frozenset(
     {
@@ -47,12 +50,18 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """An answer and its times, seconds from the sending. `local`: Envoy's own."""
+    """An answer and its times, seconds from the sending. `flags`: why Envoy gave it by itself;
+    None = a model server did."""
 
     answer: Answer
-    local: bool
+    flags: str | None
     first_byte_s: float
     last_byte_s: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether a model server may have got the request."""
+        return self.flags is None or not BROKEN_OFF.isdisjoint(self.flags.split(","))
 
 
 class Sender:
@@ -86,8 +95,8 @@ class Sender:
                     raise TooLargeError
             kept = _kept(response.raw_headers)
             answer = Answer(response.status, kept, bytes(body))
-            local = LOCAL_HEADER in response.headers or REASON_HEADER in response.headers
-            return Delivery(answer, local, first, time.monotonic() - began)
+            flags = response.headers.get(LOCAL_HEADER)
+            return Delivery(answer, flags, first, time.monotonic() - began)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -96,7 +105,7 @@ class Sender:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
                 skip_auto_headers=_AUTOMATIC,
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+                timeout=aiohttp.ClientTimeout(None, sock_connect=CONNECT_S, sock_read=SILENT_S),
                 max_line_size=64 * 1024,
                 max_field_size=64 * 1024,
                 read_bufsize=256 * 1024,

@@ -18,7 +18,9 @@ from dataclasses import dataclass
 
 from policy_server.driver import Driver
 from policy_server.jobs.bounds import NO_BOUND, Bound, OpenJobs
+from policy_server.jobs.delivery import Courier
 from policy_server.jobs.dispatcher import Dispatcher, Tools
+from policy_server.jobs.leaps import LifeClock
 from policy_server.jobs.passport import Passports
 from policy_server.jobs.sender import Sender
 from policy_server.jobs.token import runs_out_at
@@ -99,8 +101,10 @@ class Jobs:
         self._keeping: set[asyncio.Task[Accepted | JobRefusal]] = set()
         self._restored = False
         self._taken_up: set[str] = set()
+        self._life = LifeClock()
+        courier = Courier(Sender(via.url), vault, self._passports, self._life)
         self._dispatcher = Dispatcher(
-            Tools(driver, store, Sender(via.url), vault, self._passports, self._noted, self.end),
+            Tools(driver, store, courier, self._noted, self.end, self._life),
             observable=via.observable,
         )
 
@@ -283,13 +287,14 @@ class Jobs:
                 continue
             turn += 1
             try:
-                await self.sweep_once(time.time(), purge=turn % PURGE_EVERY == 0)
+                await self.sweep_once(self._life.now, purge=turn % PURGE_EVERY == 0)
             except JournalUnavailableError:
                 continue  # the store says it itself; the next turn comes
 
-    async def sweep_once(self, now: float, *, purge: bool) -> None:
-        """One turn."""
-        for job_id in await self._store.overdue(now, SWEEP_BATCH):
+    async def sweep_once(self, now_for: Callable[[float], float], *, purge: bool) -> None:
+        """One turn. `now_for`: see `LifeClock.now`."""
+        now, rules = time.time(), self.rules
+        for job_id in await self._store.overdue(now_for(rules.queue_ttl_s), SWEEP_BATCH):
             detail = "its time in the queue was up"
             job = await self._store.get(job_id)
             if job is None or job.state is not JobState.QUEUED:
@@ -298,7 +303,8 @@ class Jobs:
             if ended is not None:
                 self._dispatcher.withdraw(ended)
         if purge:
-            await self._store.purge(now - self.rules.result_ttl_s, PURGE_BATCH)
+            until = now_for(rules.result_ttl_s) - rules.result_ttl_s
+            await self._store.purge(until, PURGE_BATCH)
 
     async def stop(self) -> None:
         """Break off what is on its way; it runs again in the next process."""

@@ -262,6 +262,10 @@ class JobStore(Protocol):
         """Durable: a try was made; when the next one is due, None = never again."""
         ...
 
+    def trouble(self) -> str | None:
+        """Why nothing can be written now, for people; None = nothing is known. Cheap."""
+        ...
+
     def counts(self) -> Mapping[JobState, int]:
         """How many jobs are kept in each state; cheap."""
         ...

@@ -180,6 +180,10 @@ class MemoryJobs:
         if kept is not None:
             kept.webhook_tries, kept.webhook_at = tries, next_at
 
+    def trouble(self) -> str | None:
+        """See `JobStore`."""
+        return None
+
     def counts(self) -> Mapping[JobState, int]:
         """See `JobStore`."""
         return self._counts

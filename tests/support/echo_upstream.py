@@ -13,7 +13,8 @@ from aiohttp import web
 class EchoUpstream:
     """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo, `/mirror`
     with the body that came; `/half` is a stream that stops after its first chunk until `finish`
-    is set, `/flaky` fails twice (503, 429) before it answers."""
+    is set, `/flaky` fails twice (503, 429) before it answers; `/crash` hangs up, `/chained` refuses
+    as a gateway of ours would."""
 
     def __init__(self) -> None:
         self.finish = asyncio.Event()
@@ -35,6 +36,12 @@ class EchoUpstream:
             self.flaky.append(request)
             status = (503, 429)[len(self.flaky) - 1]
             return web.Response(status=status, headers={"retry-after-ms": "10"})
+        if request.path == "/crash":
+            assert request.transport is not None
+            request.transport.close()
+        if request.path == "/chained":
+            ours = {"x-policy-reason": "predicted_wait", "x-policy-local": "UF"}
+            return web.Response(status=429, headers={"retry-after": "77", **ours})
         self.flaky.clear()
         return web.json_response(
             {"headers": dict(request.headers), "path": request.path_qs, "bytes": len(body)},

@@ -158,6 +158,10 @@ class SqliteJobs:
         rows = await self._store.read(lambda db: _rows(db, query, (now, limit)))
         return [DueWebhook(_job(row[1:]), row[0]) for row in rows]
 
+    def trouble(self) -> str | None:
+        """See `JobStore`."""
+        return self._store.error
+
     def counts(self) -> Mapping[JobState, int]:
         """See `JobStore`."""
         dispatched = min(len(self._dispatched), self._open)

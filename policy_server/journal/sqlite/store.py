@@ -182,6 +182,11 @@ class Store:
 
     # -- state --------------------------------------------------------------------------------
 
+    @property
+    def error(self) -> str | None:
+        """Why nothing can be written now, for people; None = all is well."""
+        return self._writer.state.error
+
     def stats(self) -> StoreStats:
         """Its state now; no disk is asked but for the file's size."""
         state = self._writer.state

@@ -208,6 +208,22 @@ async def test_a_model_server_in_trouble_is_asked_again(live: Live) -> None:
     assert (job["status"], job["response_status"], job["attempts"]) == ("done", 200, 3)
 
 
+@pytest.mark.parametrize(
+    ("path", "why"), [("/crash", "the model server broke off"), ("/chained", "again in 77.0 s")]
+)
+async def test_a_model_server_that_was_reached_is_not_asked_for_ever(
+    live: Live, path: str, why: str
+) -> None:
+    where = await submit(live, path, data=b"x")
+    async with live.client.get(live.url_of(f"{where}/events"), headers=ACME) as told:
+        async for line in told.content:
+            if b"; again in" in line:
+                break
+    assert why in line.decode()
+    assert (await api(live, where, "DELETE")).status == 200
+    await live.until(waiting=0, inflight=0)
+
+
 async def test_whoever_says_that_he_is_a_job_gains_nothing(live: Live) -> None:
     forged = {"x-policy-job": "job-1-1 99999999999 00", "x-policy-uid": "job-1-1"}
     answer = await live.post(headers=forged)  # taken away by Envoy: an ordinary request

@@ -123,6 +123,31 @@ def test_jobs_stay_where_they_are_while_the_pool_drains_or_the_process_ends() ->
         assert (gate.jobs_waiting(), gate.inflight()) == (3, 0)
 
 
+def test_paused_jobs_go_on_where_they_were_unless_the_process_ends() -> None:
+    gate = with_jobs(1.0, 3)
+    gate.pause_jobs(True)
+    assert admitted(gate, "j0", 2.0) == []
+    assert isinstance(gate.submit(request("held"), 2.5)[0], Admitted)
+    gate.complete("held", OK, 3.0)
+    gate.reconfigure([pool_params(1.0), pool_params(1.0, name="new")])
+    gate.submit(request("late", kind=Kind.JOB, pool="new"), 3.0)
+    assert gate.inflight() == 0
+    gate.pause_jobs(False)
+    assert uids(only(Admitted, gate.pump(4.0))) == ["j1", "late"]
+    gate.hold_jobs()
+    gate.pause_jobs(True)
+    gate.pause_jobs(False)
+    assert admitted(gate, "j1", 5.0) == []
+
+
+def test_a_job_whose_pool_is_gone_goes_to_the_first_one() -> None:
+    gate = admission(pool_params(1.0, name="one"), pool_params(1.0, name="two"))
+    (went,) = only(Admitted, gate.submit(request("a", kind=Kind.JOB, pool="gone"), 1.0))
+    assert went.request.pool == "one"
+    (waits,) = gate.submit(request("b", kind=Kind.JOB, pool="gone"), 1.0)
+    assert waits.request.pool == "one"
+
+
 def test_restored_jobs_keep_their_order_and_find_a_pool() -> None:
     gate = admission(pool_params(1.0))
     gate.restore_jobs([job("a"), request("b", kind=Kind.JOB, pool="gone", at=1.0)])

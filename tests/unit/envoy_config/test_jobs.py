@@ -63,6 +63,10 @@ def test_only_jobs_with_a_passport_pass_on_their_listener(wiring: Wiring) -> Non
     passed, refused = routes(listener)
     assert passed["match"]["headers"] == [{"name": "x-policy-job", "present_match": True}]
     assert "policy.gate" in passed["typed_per_filter_config"]
+    assert passed["response_headers_to_remove"] == ["x-policy-local"]
+    (mapper,) = manager(listener)["local_reply_config"]["mappers"]
+    (mark,) = mapper["headers_to_add"]
+    assert mark["header"] == {"key": "x-policy-local", "value": "%RESPONSE_FLAGS%"}
     assert refused["direct_response"]["status"] == 403
     host = manager(listener)["route_config"]["virtual_hosts"][0]
     assert {"x-policy-job", "x-policy-uid"} <= set(host["request_headers_to_remove"])

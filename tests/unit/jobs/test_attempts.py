@@ -28,6 +28,9 @@ def after(status: int | None, failures: int = 1, jitter: float = 1.0, **headers:
     return judge(Attempt(status, named), standing, jitter)
 
 
+UNREACHED = Attempt(None, {}, reached=False)
+
+
 @pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 422])
 def test_an_answer_below_500_is_the_answer(status: int) -> None:
     assert after(status) == Next(JobState.DONE)
@@ -57,6 +60,9 @@ def test_after_the_last_try_the_last_answer_stands() -> None:
         ({"retry_after": "99999999"}, MAX_TOLD_S),
         ({"retry_after": "-5"}, 2.0),
         ({"retry_after": "soon"}, 2.0),
+        ({"retry_after": "Mon, 01 Jan 99999999999999999999 00:00:00 GMT"}, 2.0),
+        ({"retry_after": "Fri, 31 Dec 9999 23:59:59 -2300"}, MAX_TOLD_S),
+        ({"retry_after": "Mon, 01 Jan 0001 00:00:00 +2300"}, 2.0),
         ({"retry_after": formatdate(0, usegmt=True)}, 2.0),
     ],
 )
@@ -68,8 +74,16 @@ def test_the_model_server_may_say_never() -> None:
     assert after(503, x_should_retry="false") == Next(JobState.FAILED)
 
 
-def test_without_an_answer_it_is_tried_for_as_long_as_there_is_time() -> None:
-    assert after(None, 500) == Next(None, UNREACHED_PAUSE_S)
+def test_what_was_not_reached_is_tried_for_as_long_as_there_is_time() -> None:
+    standing = Standing(0, 500, NOW, NOW + 1e6)
+    assert judge(UNREACHED, standing, 1.0) == Next(None, UNREACHED_PAUSE_S)
     soon = Standing(0, 3, NOW, NOW + 1.0)
-    assert judge(Attempt(None, {}), soon, 1.0) == Next(JobState.EXPIRED)
+    assert judge(UNREACHED, soon, 1.0) == Next(JobState.EXPIRED)
     assert judge(Attempt(503, {}), soon, 1.0) == Next(JobState.FAILED)
+
+
+def test_whoever_breaks_its_model_server_is_tried_so_often_and_no_oftener() -> None:
+    assert after(None, 1).pause_s == 2.0
+    assert after(None, MAX_FAILURES) == Next(JobState.FAILED)
+    assert Attempt(None, {}).failed
+    assert not UNREACHED.failed

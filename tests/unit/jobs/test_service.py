@@ -6,61 +6,29 @@ import asyncio
 import base64
 import contextlib
 import json
-import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from policy_server.core import slew
-from policy_server.core.admission import Admission
-from policy_server.core.request import Request
-from policy_server.driver import Driver
-from policy_server.jobs import attempts, dispatcher
+from policy_server.jobs import attempts
 from policy_server.jobs.bounds import Bound
-from policy_server.jobs.service import JobRules, Jobs, Via
-from policy_server.jobs.vault import Vault
 from policy_server.journal.jobs import (
     Accepted,
-    Ending,
     Job,
     JobEvent,
     JobRefusal,
     JobState,
     NewJob,
-    Submission,
 )
 from policy_server.journal.jobs_memory import MemoryJobs
-from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.port import JournalUnavailableError
-from tests.support.core_builders import P1, pool_params
+from tests.support.jobs_stage import BadDisk, model_server, ok, running, stage
 
-Handler = Callable[[web.Request], Any]
-
-
-class BadDisk(MemoryJobs):
-    """A store whose disk may be in trouble."""
-
-    down = False
-
-    async def accept(self, new: NewJob) -> Accepted:
-        self._check()
-        return await super().accept(new)
-
-    async def finish(self, ending: Ending) -> Job | None:
-        self._check()
-        return await super().finish(ending)
-
-    async def get(self, job_id: str) -> Job | None:
-        self._check()
-        return await super().get(job_id)
-
-    def _check(self) -> None:
-        if self.down:
-            raise JournalUnavailableError("full")
+pytestmark = pytest.mark.usefixtures("quickly")
 
 
 class Meanwhile(MemoryJobs):
@@ -74,90 +42,6 @@ class Meanwhile(MemoryJobs):
             self.happens = None
             await happens()
         return told
-
-
-@dataclass
-class Stage:
-    """A server's insides with one seat, and the model server behind it."""
-
-    jobs: Jobs
-    store: MemoryJobs
-    driver: Driver
-    url: str
-    seen: list[web.Request] = field(default_factory=list)
-    count: int = 0
-
-    async def submit(self, path: str = "/ok", **more: Any) -> Job:
-        accepted = await self.jobs.accept(self.submission(path, **more))
-        assert isinstance(accepted, Accepted)
-        return accepted.job
-
-    def submission(self, path: str = "/ok", **more: Any) -> Submission:
-        self.count += 1
-        now = time.monotonic()
-        request = Request(f"uid-{self.count}", "chat", P1, now, now + 15.0, tenant="acme")
-        given: dict[str, Any] = {"headers": (("a", "b"),), "body": b"body", **more}
-        return Submission(request, "POST", path, "models.example", **given)
-
-    async def ended(self, job: Job) -> Job:
-        async with asyncio.timeout(10):
-            async for _ in self.jobs.events(job.id, 0):
-                pass
-        found = await self.store.get(job.id)
-        assert found is not None
-        return found
-
-
-@contextlib.asynccontextmanager
-async def model_server(handler: Handler) -> AsyncIterator[tuple[str, list[web.Request]]]:
-    seen: list[web.Request] = []
-
-    async def handle(request: web.Request) -> web.StreamResponse:
-        await request.read()
-        seen.append(request)
-        return await handler(request)
-
-    app = web.Application(client_max_size=2**26)
-    app.router.add_route("*", "/{tail:.*}", handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen
-    await runner.cleanup()
-
-
-@contextlib.asynccontextmanager
-async def running(
-    url: str, store: MemoryJobs | None = None, seats: float = 1.0, **rules: Any
-) -> AsyncIterator[Stage]:
-    store = store or MemoryJobs()
-    admission = Admission([pool_params(seats)], random.Random(1))
-    driver = Driver(admission, MemoryJournal(), time.monotonic, asyncio.get_running_loop())
-    jobs = Jobs(driver, store, Vault(bytes(32)), Via(url), JobRules(**rules))
-    await jobs.restore()
-    try:
-        yield Stage(jobs, store, driver, url)
-    finally:
-        await jobs.stop()
-        await driver.stop()
-
-
-@contextlib.asynccontextmanager
-async def stage(handler: Handler, **more: Any) -> AsyncIterator[Stage]:
-    async with model_server(handler) as (url, seen), running(url, **more) as stage:
-        stage.seen = seen
-        yield stage
-
-
-async def ok(request: web.Request) -> web.Response:
-    return web.Response(status=201, body=await request.read(), headers={"x-who": "me"})
-
-
-@pytest.fixture(autouse=True)
-def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attempts, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(slew, "COOL_S", 0.01)
-    monkeypatch.setattr(dispatcher, "RETRY_STORE_S", 0.01)
 
 
 async def test_what_came_goes_and_what_is_answered_is_kept() -> None:
@@ -235,7 +119,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
     async with stage(breaks) as live:
         job = await live.ended(await live.submit())
         answer = await live.store.answer(job.id)
-        assert (job.state, job.attempt, job.failures) == (JobState.DONE, 3, 0)
+        assert (job.state, job.attempt, job.failures) == (JobState.DONE, 3, 2)
         assert answer is not None
         assert answer.body == b"whole"
 
@@ -315,14 +199,14 @@ async def test_what_waits_too_long_expires_and_what_is_old_is_forgotten() -> Non
     async with stage(ok, result_ttl_s=50.0) as live:
         live.driver.admission.hold_jobs()
         job = await live.submit()
-        await live.jobs.sweep_once(job.expires_at - 1, purge=True)
+        await live.jobs.sweep_once(lambda _: job.expires_at - 1, purge=True)
         assert live.driver.admission.jobs_waiting() == 1
-        await live.jobs.sweep_once(job.expires_at, purge=False)
+        await live.jobs.sweep_once(lambda _: job.expires_at, purge=False)
         assert live.driver.admission.jobs_waiting() == 0
         found = await live.store.get(job.id)
         assert found is not None
         assert found.state is JobState.EXPIRED
-        await live.jobs.sweep_once(job.expires_at + 51, purge=True)
+        await live.jobs.sweep_once(lambda _: job.expires_at + 51, purge=True)
         assert await live.store.get(job.id) is None
 
 
@@ -512,7 +396,7 @@ async def test_a_mistake_of_ours_strands_no_job(monkeypatch: pytest.MonkeyPatch)
     said: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(context))
     async with stage(ok) as live:
-        sender = live.jobs._dispatcher._t.sender
+        sender = live.jobs._dispatcher._t.courier.sender
         send = sender.send
 
         async def once_broken(parcel: Any) -> Any:

@@ -1,0 +1,124 @@
+"""One attempt of a job: unseal it, send it, say how that went. Nothing is written down here."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import aiohttp
+
+from policy_server.config_jobs import PASSPORT_HEADER
+from policy_server.core.samples import Completion
+from policy_server.driver import NEVER_SENT
+from policy_server.jobs.attempts import Attempt
+from policy_server.jobs.leaps import LifeClock
+from policy_server.jobs.passport import Passports
+from policy_server.jobs.sender import Delivery, Parcel, Sender, TooLargeError
+from policy_server.jobs.token import runs_out_at
+from policy_server.jobs.vault import Vault, VaultError
+from policy_server.journal.jobs import Answer, Ending, Headers, Job, JobRequest, JobState
+
+NO_ANSWER = Completion(status=503)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an attempt went, for the lease and for the job. `final`: the end, whatever the attempt
+    says."""
+
+    attempt: Attempt
+    completion: Completion
+    answer: Answer | None = None
+    final: Ending | None = None
+
+
+class Courier:
+    """Sends jobs with a passport. `life_clock`: see `LifeClock`."""
+
+    def __init__(
+        self,
+        sender: Sender,
+        vault: Vault,
+        passports: Passports,
+        life_clock: LifeClock,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.problem: str | None = None
+        """Why nothing could be sent when it was tried last, for people."""
+        self.sender = sender
+        self._vault = vault
+        self._passports = passports
+        self._life_clock = life_clock
+        self._wall_clock = wall_clock
+
+    def pack(self, job: Job, content: JobRequest, uid: str) -> Parcel | Outcome:
+        """What to send; or the end of the job, when it may not or can't be sent."""
+        now = self._wall_clock()
+        if self._life_clock.now(job.expires_at - job.created_at) >= job.expires_at:
+            return over(Ending(job.id, JobState.EXPIRED, now, "its time in the queue was up"))
+        try:
+            secret = self._vault.open(job.id, content.sealed)
+        except VaultError as error:
+            return over(Ending(job.id, JobState.FAILED, now, str(error)))
+        if runs_out_at(secret) <= now:
+            return over(Ending(job.id, JobState.EXPIRED, now, "its bearer token has run out"))
+        ours: Headers = (
+            (PASSPORT_HEADER, self._passports.issue(uid, job.method, job.path, now)),
+            ("x-policy-uid", uid),
+        )
+        headers = (*content.headers, *secret, *ours)
+        return Parcel(job.method, job.path, content.authority, headers, content.body)
+
+    async def deliver(self, job: Job, parcel: Parcel) -> Outcome:
+        """Send it and wait for the whole answer."""
+        try:
+            delivery = await self.sender.send(parcel)
+        except TooLargeError:
+            detail = "the answer is larger than 64 MiB"
+            ended = Ending(job.id, JobState.FAILED, self._wall_clock(), detail)
+            return over(ended, Completion(status=200))
+        except (aiohttp.ClientError, OSError) as error:
+            return self._no_answer(error)
+        except ValueError:  # the HTTP client refuses it, and would each time
+            detail = "it has a header or a path that can't be sent"
+            return over(Ending(job.id, JobState.FAILED, self._wall_clock(), detail))
+        self.problem = None
+        return _answered(delivery)
+
+    def _no_answer(self, error: Exception) -> Outcome:
+        reached = not isinstance(
+            error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
+        )
+        if not reached:
+            self.problem = f"jobs can't be sent through jobs.via: {error}; is Envoy there?"
+        attempt = Attempt(None, {}, f"no answer: {type(error).__name__}", reached)
+        return Outcome(attempt, NO_ANSWER)
+
+
+def over(final: Ending, completion: Completion = NEVER_SENT) -> Outcome:
+    """The job ends here."""
+    return Outcome(Attempt(None, {}), completion, final=final)
+
+
+def mistake(error: Exception) -> Outcome:
+    """A fault of ours on the way, which is tried again so often and no oftener."""
+    return Outcome(Attempt(None, {}, f"internal: {type(error).__name__}"), NO_ANSWER)
+
+
+def _answered(delivery: Delivery) -> Outcome:
+    """A whole answer: a model server's, or Envoy's word that there is none."""
+    answer = delivery.answer
+    headers = dict(answer.headers)
+    if delivery.flags is not None:
+        what = "the model server broke off" if delivery.reached else "no model server was reached"
+        detail = f"{what}: Envoy answered {answer.status} ({delivery.flags})"
+        return Outcome(Attempt(None, headers, detail, delivery.reached), NO_ANSWER)
+    completion = Completion(
+        answer.status,
+        first_byte_s=delivery.first_byte_s,
+        last_byte_s=delivery.last_byte_s,
+        timed_here=True,
+    )
+    detail = f"the model server answered {answer.status}"
+    return Outcome(Attempt(answer.status, headers, detail), completion, answer)

@@ -1,0 +1,139 @@
+"""What is sent is what came, and what is kept is what was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from policy_server.jobs import attempts, sender
+from policy_server.jobs.sender import Delivery, Parcel, Sender
+from policy_server.journal.jobs import JobState
+from tests.support.jobs_stage import Handler, model_server, running, stage
+
+pytestmark = pytest.mark.usefixtures("quickly")
+
+
+async def sent(handler: Handler) -> Delivery:
+    async with model_server(handler) as (url, _):
+        one = Sender(url)
+        try:
+            return await one.send(Parcel("POST", "/x", "models.example", (), b"body"))
+        finally:
+            await one.close()
+
+
+def answering(status: int = 200, **more: Any) -> Handler:
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(status=status, **more)
+
+    return answer
+
+
+async def test_a_packed_answer_stays_packed() -> None:
+    packed = gzip.compress(b"answer")
+    got = await sent(answering(body=packed, headers={"content-encoding": "gzip"}))
+    assert got.answer.body == packed
+    assert ("content-encoding", "gzip") in got.answer.headers
+
+
+async def test_a_redirect_is_an_answer_and_not_followed() -> None:
+    async with stage(answering(307, headers={"location": "/elsewhere"})) as live:
+        job = await live.ended(await live.submit())
+        assert (job.state, job.status) == (JobState.DONE, 307)
+        assert [request.path for request in live.seen] == ["/ok"]
+
+
+async def test_what_belongs_to_the_connection_or_to_us_is_not_kept() -> None:
+    theirs = {"x-policy-class": "P0", "x-own": "1", "keep-alive": "timeout=5", "upgrade": "h2c"}
+    got = await sent(answering(headers=theirs))
+    names = {name for name, _ in got.answer.headers}
+    assert "x-own" in names
+    assert not names & {"x-policy-class", "keep-alive", "upgrade", "connection"}
+
+
+async def test_an_answer_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender, "MAX_ANSWER_BYTES", 1000)
+    async with stage(answering(body=b"x" * 1001)) as live:
+        job = await live.ended(await live.submit())
+        assert (job.state, len(live.seen)) == (JobState.FAILED, 1)
+        assert "larger" in job.detail
+    got = await sent(answering(body=b"x" * 1000))
+    assert len(got.answer.body) == 1000
+
+
+@pytest.mark.parametrize(
+    ("flags", "reached"),
+    [
+        (None, True),
+        ("-", False),
+        ("UF,URX", False),
+        ("UH", False),
+        ("UC", True),
+        ("UT", True),
+        ("URX,UC", True),
+        ("true", False),
+    ],
+)
+async def test_envoys_flags_say_whether_a_model_server_was_reached(
+    flags: str | None, reached: bool
+) -> None:
+    headers = {} if flags is None else {"x-policy-local": flags}
+    got = await sent(answering(503, headers=headers))
+    assert (got.flags, got.reached) == (flags, reached)
+
+
+async def test_a_gateway_behind_ours_is_a_model_server_to_us() -> None:
+    headers = {"retry-after": "300", "x-policy-reason": "predicted_wait"}
+    async with stage(answering(429, headers=headers)) as live:
+        job = await live.submit()
+        async for event in live.jobs.events(job.id, 2):
+            assert event is not None
+            assert "again in 300.0 s" in event.detail
+            break
+        found = await live.store.get(job.id)
+        assert (found.failures, len(live.seen)) == (1, 1)
+
+
+async def crash(request: web.Request) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.close()
+    return web.Response()
+
+
+async def cut(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse(headers={"content-length": "100"})
+    await response.prepare(request)
+    await response.write(b"half")
+    return await crash(request)
+
+
+async def silent(_: web.Request) -> web.StreamResponse:
+    await asyncio.Event().wait()
+    return web.Response()
+
+
+@pytest.mark.parametrize("handler", [crash, cut, silent, answering(headers={"x": "a" * 70_000})])
+async def test_whoever_breaks_its_model_server_is_tried_so_often_and_no_oftener(
+    handler: Handler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "MAX_FAILURES", 3)
+    monkeypatch.setattr(sender, "SILENT_S", 0.05)
+    async with stage(handler) as live:
+        job = await live.ended(await live.submit())
+        assert (job.state, len(live.seen)) == (JobState.FAILED, 3)
+        assert "no answer" in job.detail
+
+
+async def test_who_is_not_reached_is_tried_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attempts, "MAX_FAILURES", 3)
+    async with running("http://127.0.0.1:9") as live:
+        job = await live.submit()
+        async for event in live.jobs.events(job.id, 9):
+            if event is not None:
+                break
+        found = await live.store.get(job.id)
+        assert (found.state.ended, found.failures) == (False, 0)
