@@ -16,8 +16,8 @@ from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.telemetry.journal_metrics import JournalMetrics
 
 FIX = (
-    "Held requests go on, but lose their places at a restart; jobs are refused meanwhile, and those "
-    "that were accepted wait"
+    "Held requests go on, but lose their places at a restart; jobs are refused meanwhile, "
+    "and those that were accepted wait"
 )
 INTERVAL = (
     "fsync: interval: if the machine goes down, the jobs accepted in the last {:g} ms are lost"
