@@ -112,6 +112,14 @@ def test_a_limit_that_was_not_reached_is_not_cut_for_a_queue() -> None:
     assert limit().on_window(window(10, error_share=1.0)).reason is Reason.UPSTREAM_ERROR
 
 
+def test_failing_upstreams_are_told_as_long_as_they_fail_also_at_the_floor() -> None:
+    """An alert goes by the reason, not by the limit, which soon has nowhere to go."""
+    it = limit()
+    told = [it.on_window(window(max(1, int(it.current)), error_share=1.0)) for _ in range(200)]
+    assert {change.reason for change in told} == {Reason.UPSTREAM_ERROR}
+    assert it.current == 1.0
+
+
 def test_while_nobody_waits_it_takes_two_bad_windows_in_a_row() -> None:
     it = limit()
     bad = {"delay_s": 30.0, "bound": False}
