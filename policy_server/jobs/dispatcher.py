@@ -190,7 +190,7 @@ class Dispatcher:
         try:
             job, content = await self._load(run.job_id)
             self._put_off.pop(run.job_id, None)
-            if job is not None and not job.state.ended:
+            if job is not None:
                 outcome = await self._attempt(job, content, run.request.uid)
         except asyncio.CancelledError:
             if not run.cancelled:
@@ -229,6 +229,8 @@ class Dispatcher:
 
     async def _attempt(self, job: Job, content: JobRequest | None, uid: str) -> Outcome:
         try:
+            if job.state.ended:  # perhaps unsaid
+                return over(Ending(job.id, job.state, job.changed_at))
             if content is None:
                 detail = "its request is not in the journal any more"
                 return over(Ending(job.id, JobState.FAILED, self._t.wall_clock(), detail))

@@ -100,7 +100,9 @@ class Jobs:
         self._open = OpenJobs()
         self._keeping: set[asyncio.Task[Accepted | JobRefusal]] = set()
         self._restored = False
-        self._taken_up: set[str] = set()
+        self._ours: set[str] = set()
+        """Open jobs that the dispatcher has, or gets in this moment."""
+        self._ended_early: set[str] = set()
         self._life = LifeClock()
         courier = Courier(Sender(via.url), vault, self._passports, self._life)
         self._dispatcher = Dispatcher(
@@ -136,9 +138,15 @@ class Jobs:
         accepted: Accepted | None = None
         try:
             if full is not None:  # who asks again for what was accepted is no new job
-                return await self._store.known(new) or full
+                known = await self._store.known(new)
+                if known is not None:
+                    await self._take_up(known.job)
+                return known or full
             self._open.add([new.job])
+            self._ours.add(new.job.id)
             accepted = await self._store.accept(new)
+            if accepted.existing:
+                await self._take_up(accepted.job)
         except KeyClashError:
             return JobRefusal.KEY_CLASH
         except JournalError:
@@ -146,9 +154,22 @@ class Jobs:
         finally:
             if full is None and (accepted is None or accepted.existing):
                 self._open.remove(new.job)
+                self._ours.discard(new.job.id)
         if not accepted.existing:
             self._dispatcher.enqueue(accepted.job)
         return accepted
+
+    async def _take_up(self, known: Job) -> None:
+        """A job whose acceptance the disk denied, and kept all the same, runs like any other."""
+        if known.state.ended or known.id in self._ours:
+            return
+        job = await self._store.get(known.id)  # it may have ended since
+        if job is None or job.state.ended or job.id in self._ours:
+            return
+        self._store.found(job)
+        self._ours.add(job.id)
+        self._open.add([job])
+        self._dispatcher.restore([job])
 
     def _new(self, submission: Submission, now: float, expires_at: float) -> NewJob:
         request = submission.request
@@ -228,13 +249,16 @@ class Jobs:
         """End the job; None when it has ended already."""
         job = await self._store.get(job_id)
         ended = await self.end(Ending(job_id, JobState.CANCELLED, time.time(), "on request"))
-        if job is not None and ended is not None:
-            self._dispatcher.withdraw(ended)
+        if job is None or ended is None or ended.state is not JobState.CANCELLED:
+            return None
+        self._dispatcher.withdraw(ended)
         return ended
 
     async def end(self, ending: Ending) -> Job | None:
         """Write an end down and tell it; None when the job had ended before."""
         job = await self._store.finish(ending)
+        if job is None and ending.id in self._ours:
+            job = await self._ended_unsaid(ending.id)
         if job is not None:
             self._not_open(job)
             self._watchers.ring(job.id)
@@ -242,11 +266,20 @@ class Jobs:
                 self._webhooks.wake()
         return job
 
+    async def _ended_unsaid(self, job_id: str) -> Job | None:
+        """The job, when it has ended although the disk denied it."""
+        job = await self._store.get(job_id)
+        if job is None or not job.state.ended or job_id not in self._ours:
+            return None
+        self._store.found(job)
+        return job
+
     def _not_open(self, job: Job) -> None:
-        if self._restored or job.id in self._taken_up:
+        if job.id in self._ours:
+            self._ours.discard(job.id)
             self._open.remove(job)
-        else:  # it ended before it was taken up: it need not be any more
-            self._taken_up.add(job.id)
+        elif not self._restored:  # it ended before it was taken up: it need not be any more
+            self._ended_early.add(job.id)
 
     def _noted(self, note: Note) -> None:
         self._watchers.ring(note.id)
@@ -261,8 +294,9 @@ class Jobs:
         try:
             await self._store.load()
             async for batch in self._store.unfinished():
-                new = [job for job in batch if job.id not in self._taken_up]
-                self._taken_up.update(job.id for job in new)
+                known = (self._ours, self._ended_early)
+                new = [job for job in batch if not any(job.id in ids for ids in known)]
+                self._ours.update(job.id for job in new)
                 self._open.add(new)
                 self._dispatcher.restore(new)
                 await asyncio.sleep(0)
@@ -270,7 +304,7 @@ class Jobs:
             return False
         finally:
             gc.enable()
-        self._taken_up.clear()
+        self._ended_early.clear()
         self._restored = True
         return True
 

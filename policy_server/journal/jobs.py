@@ -6,7 +6,8 @@ A job is accepted once, runs at least once, and ends once:
 
 Rules for every implementation (tests/unit/journal holds each of them to these):
 - `accept` and `finish` return once their record is durable; a store that can't write raises
-  `JournalUnavailableError` from them and has then kept nothing of it.
+  `JournalUnavailableError` from them and has then kept nothing of it; or, when the disk fails in
+  the moment of the commit, all of it: whoever asks again is told.
 - `note` is not waited for; it survives a crash of the process from some milliseconds later. It
   changes nothing about a job that has ended: the first end stands.
 - A (tenant, key) and a uid name one job for as long as it is kept.
@@ -220,6 +221,10 @@ class JobStore(Protocol):
 
     async def finish(self, ending: Ending) -> Job | None:
         """End a job; None when it is unknown or has ended already."""
+        ...
+
+    def found(self, job: Job) -> None:
+        """Count it: its acceptance, or its end, was denied and is there all the same."""
         ...
 
     async def get(self, job_id: str) -> Job | None:

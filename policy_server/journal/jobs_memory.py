@@ -119,6 +119,9 @@ class MemoryJobs:
         self._counts[job.state] += 1
         kept.move(job)
 
+    def found(self, job: Job) -> None:
+        """See `JobStore`."""
+
     async def get(self, job_id: str) -> Job | None:
         """See `JobStore`."""
         kept = self._kept.get(job_id)

@@ -94,6 +94,14 @@ class SqliteJobs:
             self._ended[job.state] += 1
         return job
 
+    def found(self, job: Job) -> None:
+        """See `JobStore`."""
+        if job.state.ended:
+            self._open -= 1
+            self._ended[job.state] += 1
+        else:
+            self._open += 1
+
     async def purge(self, ended_before: float, limit: int) -> int:
         """See `JobStore`."""
         if not await self._store.read(lambda db: _old(db, ended_before, 1)):

@@ -259,7 +259,8 @@ def refusing(times: int) -> Any:
 
     async def answer(_: web.Request) -> web.Response:
         left[0] -= 1
-        return web.Response(status=503 if left[0] >= 0 else 200)
+        status = 503 if left[0] >= 0 else 200
+        return web.Response(status=status, headers={"retry-after-ms": "200"})
 
     return answer
 
