@@ -35,6 +35,7 @@ from policy_server.journal.scribe import Scribe
 SAVE_LEARNED_S = 10.0
 DRAIN_PAUSE_S = 0.005
 LAST_WORDS_S = 1.0
+MISTAKE_S = 0.25  # after a timer that failed: the next look
 ENDS_REMEMBERED = 50_000  # some seconds of a flood; about 10 MB
 NEVER_SENT = Completion(status=0, client_gone=True, reached_upstream=False)
 
@@ -324,7 +325,13 @@ class Driver:
     def _fire(self) -> None:
         self._timer, self._timer_at = None, float("inf")
         now = self.clock()
-        self._emit(self.admission.handle_timer(now), now)
+        try:
+            self._emit(self.admission.handle_timer(now), now)
+        except Exception:  # reported by the loop; deadlines are kept all the same
+            if self._timer is None and not self._stopped:
+                self._timer_at = now + MISTAKE_S
+                self._timer = self._loop.call_later(MISTAKE_S, self._fire)
+            raise
 
     def reconfigure(self, pools: Sequence[PoolParams]) -> None:
         """New parameters, in force at once: a raised limit releases who waits."""
@@ -341,8 +348,8 @@ class Driver:
         self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
 
     def _save(self) -> None:
-        self.journal.save_learned(self.admission.learned(self.clock()))
         self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
+        self.journal.save_learned(self.admission.learned(self.clock()))
 
     async def shed_all(self) -> None:
         """Gateway shutdown: admit nothing new, answer every hold 503 `draining`, in batches."""

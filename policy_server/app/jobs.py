@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 from policy_server.adapters.job_intake import JobIntake
 from policy_server.adapters.jobs_api import JobsApi, JobsApiDeps
@@ -24,6 +22,7 @@ from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.port import Journal
 from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.journal import SqliteJournal
+from policy_server.lasting import Work
 
 
 class JobParts:
@@ -60,9 +59,13 @@ class JobParts:
         counts: dict[str, object] = {s.value: n for s, n in self.jobs.counts().items()}
         return {**counts, "via": str(self._config.jobs.via)}
 
-    def work(self) -> list[Coroutine[Any, Any, None]]:
-        """What runs beside the server, to be run as tasks."""
-        return [self.jobs.beat(), self.jobs.sweep(), self.webhooks.run()]
+    def work(self) -> dict[str, Work]:
+        """What runs beside the server."""
+        return {
+            "the beat of jobs": self.jobs.beat,
+            "the sweep of jobs": self.jobs.sweep,
+            "webhooks": self.webhooks.run,
+        }
 
 
 def build_jobs(

@@ -16,10 +16,10 @@ import contextlib
 import hashlib
 import random
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from aiohttp import web
 
@@ -51,6 +51,7 @@ from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
 from policy_server.journal.boot import this_boot
 from policy_server.journal.restore import revive
+from policy_server.lasting import Work, lasting
 from policy_server.processes import TAKEN, port_trouble
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
@@ -214,8 +215,8 @@ class PolicyServer:
         if self.jobs is not None:
             ends.push_async_callback(self.jobs.jobs.stop)
             await self.jobs.jobs.restore()
-        for work in self._work():
-            ends.callback(asyncio.create_task(work).cancel)
+        for name, work in self._work().items():
+            ends.callback(asyncio.create_task(lasting(name, work)).cancel)
         ends.push_async_callback((await self._start_http()).cleanup)
         self._collections.take_over()  # before the first stream: it stops the loop for a moment
         self.grpc = self._build_grpc()
@@ -249,10 +250,11 @@ class PolicyServer:
             driver.journal.remove(place.request.uid)
         driver.start(alive, now)
 
-    def _work(self) -> list[Coroutine[Any, Any, None]]:
+    def _work(self) -> dict[str, Work]:
         """What runs beside the streams."""
-        own = [self.desk.hand_back_holds(), self._services.stream.beat(), self._tick()]
-        return [*own, *(self.jobs.work() if self.jobs is not None else ())]
+        own: dict[str, Work] = {"the tick": self._tick, "handing back": self.desk.hand_back_holds}
+        own["the beat of streams"] = self._services.stream.beat
+        return own | (self.jobs.work() if self.jobs is not None else {})
 
     def _say_started(self) -> None:
         self._log.info(

@@ -20,10 +20,12 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 from yarl import URL
 
+from policy_server.lasting import lasting
 from policy_server.signals.cluster_page import ready_hosts
 
 INTERVAL_S = 1.0
@@ -86,7 +88,10 @@ class Readiness:
             self._tell(pool, None)
         for source in wanted:
             if source not in self._tasks:
-                self._tasks[source] = asyncio.create_task(self._follow(source))
+                work = partial(self._follow, source)
+                self._tasks[source] = asyncio.create_task(
+                    lasting(f"asking after the back ends of {source.pool}", work)
+                )
 
     def told(self, pool: str) -> Told | None:
         """What was said last; None = nothing yet, or nobody is asked."""
@@ -114,9 +119,9 @@ class Readiness:
 
     def _note(self, pool: str, told: Told) -> None:
         last = self._told.get(pool)
-        self._told[pool] = told
         if last is None or last.ready != told.ready:
             self._tell(pool, told.ready)
+        self._told[pool] = told
         if last != told:
             self._changed(pool, told)
 

@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import aiohttp
@@ -19,6 +20,7 @@ from yarl import URL
 
 from policy_server.core.outcome import ReportOutcome
 from policy_server.core.samples import LoadReport
+from policy_server.lasting import lasting
 from policy_server.signals.engine_metrics import MAX_AGE_S, MAX_PAGE_BYTES, read_page
 from policy_server.signals.report import figure
 
@@ -88,7 +90,8 @@ class Scraper:
             self._last.pop(page, None)
         for page in wanted:
             if page not in self._tasks:
-                self._tasks[page] = asyncio.create_task(self._follow(page))
+                work = partial(self._follow, page)
+                self._tasks[page] = asyncio.create_task(lasting(f"reading {page.source}", work))
 
     async def stop(self) -> None:
         """End all tasks and close the connections."""

@@ -23,7 +23,7 @@ PACKAGE = ROOT / "policy_server"
 
 LAYERS = (
     {"core"},
-    {"process_lock", "private_file"},
+    {"process_lock", "private_file", "lasting"},
     {"journal"},
     {"driver", "commands", "processes"},
     {

@@ -24,6 +24,7 @@ from policy_server.driver import (
     SupersededError,
 )
 from policy_server.journal.memory import MemoryJournal
+from policy_server.journal.port import Learned
 from tests.support.core_builders import OK, P0, P1, P2, Coin, only, pool_params, request, uids
 from tests.support.virtual_loop import run
 
@@ -638,3 +639,39 @@ async def test_handing_back_keeps_the_places_for_the_next_server() -> None:
     await asyncio.sleep(0)
     assert stage.inflight == 0
     assert stage.journaled() == ["a"]
+
+
+class ForgetsOnce(MemoryJournal):
+    """Can't keep what was learned, the first time."""
+
+    kept = 0
+
+    def save_learned(self, learned: Learned) -> None:
+        self.kept += 1
+        if self.kept == 1:
+            raise RuntimeError("a mistake")
+        super().save_learned(learned)
+
+
+@virtual
+async def test_timers_outlive_a_mistake() -> None:
+    said: list[Any] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(told))
+    journal = ForgetsOnce()
+    stage = Stage(journal=journal)
+    stage.driver.start([], stage.loop.time())
+    stage.admitted("busy")
+    hold = stage.hold("a")
+    handle_timer, due = stage.driver.admission.handle_timer, [RuntimeError("a mistake")] * 3
+
+    def broken(now: float) -> list[Event]:
+        if due:
+            raise due.pop()
+        return handle_timer(now)
+
+    stage.driver.admission.handle_timer = broken  # type: ignore[method-assign]
+    decision = await hold.future
+    assert isinstance(decision, Shed)
+    await asyncio.sleep(60.0)
+    assert journal.kept > 2
+    assert len(said) >= 4

@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -161,3 +161,34 @@ async def test_no_client_of_the_http_port_keeps_a_server_from_stopping(tmp_path:
             assert await reader.read(12) == b"HTTP/1.1 200", "and no more is read"
         log.close()
     writer.close()
+
+
+async def test_what_runs_beside_the_streams_outlives_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each part of it fails once, and is then done all the same."""
+    monkeypatch.setattr("policy_server.lasting.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("policy_server.app.server.TICK_S", 0.001)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    configure_logging()
+    server = PolicyServer(config(free_port(), free_port()), "serve", data_dir=tmp_path)
+    assert server.jobs is not None
+    done: set[str] = set()
+
+    def once_broken(name: str) -> Callable[[], Awaitable[None]]:
+        failed: list[str] = []
+
+        async def work() -> None:
+            if not failed:
+                failed.append(name)
+                raise RuntimeError("a mistake")
+            done.add(name)
+
+        return work
+
+    parts = server._work()
+    assert len(parts) >= 6
+    monkeypatch.setattr(server, "_work", lambda: {name: once_broken(name) for name in parts})
+    async with server.running(), asyncio.timeout(10):
+        while done != set(parts):  # noqa: ASYNC110
+            await asyncio.sleep(0.002)

@@ -267,3 +267,22 @@ async def test_a_cluster_that_envoy_does_not_know_is_said() -> None:
 async def test_a_count_is_told_as_it_is() -> None:
     async with following(Source("chat", count=3)) as heard:
         await heard.until(lambda: heard.counts == [3])
+
+
+async def test_a_mistake_of_ours_loses_no_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policy_server.lasting.FIRST_PAUSE_S", 0.001)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    told: list[int | None] = []
+
+    def once_broken(_pool: str, ready: int | None) -> None:
+        told.append(ready)
+        if len(told) == 1:
+            raise RuntimeError("a mistake")
+
+    readiness = Readiness(once_broken, lambda *_: None)
+    readiness.use([Source("chat", count=3)])
+    async with asyncio.timeout(10):
+        while len(told) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+    assert told == [3, 3]
+    await readiness.stop()

@@ -8,6 +8,7 @@ import gzip
 import itertools
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -209,3 +210,22 @@ def test_replicas_are_read_one_after_the_other_within_the_interval() -> None:
 def test_a_password_in_the_url_is_never_shown() -> None:
     page = Page("chat", "http://me:secret@host:8000/metrics")
     assert page.source == "http://host:8000/metrics"
+
+
+async def test_a_mistake_of_ours_ends_no_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("policy_server.lasting.FIRST_PAUSE_S", 0.001)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with engine(good) as url, scraping(url) as (desk, _):
+        await desk.until(lambda: desk.reports)
+        take, failed = desk.load_report, list[bool]()
+
+        def once_broken(*report: Any) -> None:
+            if not failed:
+                failed.append(True)
+                raise RuntimeError("a mistake")
+            take(*report)
+
+        desk.load_report = once_broken  # type: ignore[method-assign]
+        await desk.until(lambda: failed)
+        before = len(desk.reports)
+        await desk.until(lambda: len(desk.reports) > before)
