@@ -198,6 +198,8 @@ class WebhooksConfig(Section):
     )
 
 
+MAX_JOB_ANSWER_BYTES = 64 * 1024 * 1024
+"""A larger answer to a job is not kept; one of this size is, whatever the bound of all."""
 MAX_JOB_BODY_BYTES = 1024**3  # Envoy buffers twice as much and counts in 32 bits
 
 
@@ -212,6 +214,7 @@ class JobsConfig(Section):
     max_bytes: ByteSize = ByteSize(10 * 1024**3)
     tenant_max_jobs: int = Field(default=20_000, ge=1)
     tenant_max_bytes: ByteSize = ByteSize(2 * 1024**3)
+    max_result_bytes: Annotated[ByteSize, Field(ge=MAX_JOB_ANSWER_BYTES)] = ByteSize(10 * 1024**3)
     queue_ttl_s: Seconds = 86_400
     result_ttl_s: Seconds = 86_400
     share: Share = 0.02

@@ -74,7 +74,7 @@ class Classified(NamedTuple):
     """`request` is None when it is not governed and passes unlimited.
 
     `stranger`: it came without a usable `x-policy-uid`, so a crash will lose its place.
-    `ticket`: the place in line that it shows, not yet checked.
+    `ticket`: the place in line that it shows, not yet checked. `owner`: whose a job of it is.
     """
 
     request: Request | None
@@ -84,6 +84,7 @@ class Classified(NamedTuple):
     stranger: bool = False
     request_id: str = ""
     ticket: str = ""
+    owner: str = ""
 
 
 def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
@@ -93,7 +94,8 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     path = (headers.get(":path") or "/").partition("?")[0]
     upgrade = method == "CONNECT" or "upgrade" in headers
     dialect = dialect_of(path, headers.get("content-type", ""))
-    tenant = _known(_tenant(facts, rules.tenant, dialect), rules.known_tenants)
+    named = _tenant(facts, rules.tenant, dialect)
+    tenant = _known(named, rules.known_tenants)
     priority = _priority(headers, tenant, rules)
     pool = None
     if (upgrade or method in rules.methods) and path.startswith(rules.paths):
@@ -104,7 +106,8 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     stranger = request.uid != headers.get("x-policy-uid")
     request_id = headers.get("x-request-id", "")[:MAX_NAME]
     ticket = headers.get("x-queue-ticket", "")
-    return Classified(request, pool, priority, dialect, stranger, request_id, ticket)
+    owner = owner_name(named)
+    return Classified(request, pool, priority, dialect, stranger, request_id, ticket, owner)
 
 
 def _request(
@@ -189,15 +192,21 @@ def key_hash(headers: Mapping[str, str], dialect: Dialect) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:16] if key else ""
 
 
-def tenant_name(name: str, rules: ClassifyRules) -> str:
-    """A tenant's name as it is kept of its requests."""
-    return _known(bounded_name(name.strip()), rules.known_tenants)
+def owner_name(name: str) -> str:
+    """Whose a job is: the tenant that brought it, listed or not, so that those who share a turn
+    do not share their jobs. Nobody can be called what stands for many."""
+    name = bounded_name(name.strip())
+    return name if name != UNKNOWN_TENANT else _hashed(name)
 
 
 def bounded_name(name: str) -> str:
     """The name itself, or its hash when it is too long to keep."""
     if len(name) <= MAX_NAME:
         return name
+    return _hashed(name)
+
+
+def _hashed(name: str) -> str:
     return "sha256-" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:32]
 
 

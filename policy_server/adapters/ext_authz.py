@@ -21,7 +21,7 @@ from dataclasses import replace
 import grpc
 
 from policy_server.adapters.answers import HttpAnswer
-from policy_server.adapters.classify import Facts
+from policy_server.adapters.classify import Classified, Facts
 from policy_server.adapters.desk import (
     Desk,
     Held,
@@ -90,19 +90,30 @@ class ExtAuthz:
         wish = intake.wish(seen, headers, ended=False)
         if isinstance(wish, HttpAnswer):
             return words.refused(wish)
-        if wish is not None and len(body) != wish.length:
-            wish = None  # this Envoy keeps the body to itself, or a part of it
-        if wish is not None and not wish.waits:
-            return words.refused(await intake.take(wish, seen, body))
-        if wish is not None and seen.request is not None:
-            seen = seen._replace(request=replace(seen.request, or_job=True))
-        verdict = desk.ask(seen, facts, words)
-        if isinstance(verdict, Held):
-            verdict = await self._wait(verdict, context, words)
-        shed = verdict.shed
-        if wish is None or shed is None or shed.reason is ShedReason.DRAINING:
+        if wish is None or len(body) != wish.length:
+            # this Envoy keeps the body to itself, or a part of it
+            verdict = desk.ask(seen, facts, words)
+            if isinstance(verdict, Held):
+                verdict = await self._wait(verdict, context, words)
             return verdict.answer
-        return words.refused(await intake.take(wish, seen, body))
+        with intake.receiving(wish) as room:  # it is in memory from now on
+            if not room:
+                return words.refused(intake.busy(seen))
+            if wish.waits:
+                verdict = await self._direct((seen, facts), context, words)
+                if verdict.shed is None or verdict.shed.reason is ShedReason.DRAINING:
+                    return verdict.answer
+            return words.refused(await intake.take(wish, seen, body))
+
+    async def _direct(
+        self, asked: tuple[Classified, Facts], context: Context, words: Words
+    ) -> Verdict:
+        """A direct answer to one that would be a job if none comes in time."""
+        seen, facts = asked
+        if seen.request is not None:
+            seen = seen._replace(request=replace(seen.request, or_job=True))
+        verdict = self._desk.ask(seen, facts, words)
+        return await self._wait(verdict, context, words) if isinstance(verdict, Held) else verdict
 
     async def _wait(self, held: Held, context: Context, words: Words) -> Verdict:
         try:

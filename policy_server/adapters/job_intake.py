@@ -157,6 +157,7 @@ class JobIntake:
                 body,
                 wish.key,
                 wish.webhook,
+                seen.owner,
             )
         )
         if isinstance(outcome, Accepted):

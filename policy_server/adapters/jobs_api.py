@@ -25,7 +25,7 @@ from aiohttp.typedefs import Handler
 from multidict import CIMultiDict
 
 from policy_server.adapters.answers import Dialect
-from policy_server.adapters.classify import key_hash, tenant_name
+from policy_server.adapters.classify import key_hash, owner_name
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
 from policy_server.config_jobs import CALLER_HEADER, JOBS_PATH, TENANT_HEADER
@@ -83,7 +83,7 @@ class JobsApi:
             return False
         return hmac.compare_digest(given.encode("utf-8", "replace"), self._d.mark().encode())
 
-    def _tenants(self, request: web.Request) -> frozenset[str] | None:
+    def _owners(self, request: web.Request) -> frozenset[str] | None:
         """Whose jobs the caller may see: of each key that it shows; None = of all."""
         if CALLER_HEADER not in request.headers:
             return None
@@ -92,7 +92,7 @@ class JobsApi:
         if not rules.tenant.header and not rules.tenant.metadata:
             headers = {name.lower(): value for name, value in request.headers.items()}
             names = {key_hash(headers, dialect) for dialect in Dialect}
-        return frozenset(tenant_name(name, rules) for name in names)
+        return frozenset(owner_name(name) for name in names)
 
     def _guarded(self, handler: Handler) -> Handler:
         """Turns a store that can't answer into a 503."""
@@ -113,21 +113,21 @@ class JobsApi:
 
     async def _job(self, request: web.Request) -> Job:
         job = await self._d.jobs.find(request.match_info["id"])
-        tenants = self._tenants(request)
-        if job is None or (tenants is not None and job.tenant not in tenants):
+        owners = self._owners(request)
+        if job is None or (owners is not None and job.owner not in owners):
             raise _not_found()
         return job
 
     async def listed(self, request: web.Request) -> web.StreamResponse:
         """The newest jobs."""
-        tenants = self._tenants(request)
-        if tenants is not None and not tenants - {""}:
+        owners = self._owners(request)
+        if owners is not None and not owners - {""}:
             return _problem(403, "Forbidden", "Without a tenant there is nothing to list.")
         asked = request.query.get("limit", str(DEFAULT_LISTED))
         if not asked.isascii() or not asked.isdigit():
             return _problem(400, "Bad Request", "limit is no number.")
         limit = max(1, min(int(asked[:6]), MAX_LISTED))
-        whose = [None] if tenants is None else [*sorted(tenants - {""})]
+        whose = [None] if owners is None else [*sorted(owners - {""})]
         jobs = [job for one in whose for job in await self._d.jobs.listed(one, limit)]
         jobs.sort(key=lambda job: job.created_at, reverse=True)
         return _json({"jobs": [job_document(job) for job in jobs[:limit]]})
@@ -206,9 +206,9 @@ def job_document(job: Job) -> dict[str, object]:
         "changed_at": job.changed_at,
         "expires_at": job.expires_at,
         "class": job.priority.name,
-        "tenant": job.tenant,
+        "tenant": job.owner,
         "method": job.method,
-        "path": job.path,
+        "path": job.path.partition("?")[0],
         "attempts": job.attempt,
         "next_attempt_at": job.not_before or None,
         "response_status": job.status,

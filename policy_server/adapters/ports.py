@@ -113,8 +113,8 @@ class JobDesk(Protocol):
         """The record of a job."""
         ...
 
-    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
-        """The newest jobs of a tenant (None = of all)."""
+    async def listed(self, owner: str | None, limit: int) -> list[Job]:
+        """The newest jobs of an owner (None = of all)."""
         ...
 
     async def answer(self, job_id: str) -> Answer | None:

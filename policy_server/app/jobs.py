@@ -15,7 +15,7 @@ from policy_server.envoy_config.options import Wiring
 from policy_server.jobs.addresses import AllowList
 from policy_server.jobs.bounds import Bound
 from policy_server.jobs.service import JobRules, Jobs, Via, Webhooks
-from policy_server.jobs.vault import Vault, VaultError, load_key
+from policy_server.jobs.vault import ACCEPT, LOST_VARIABLE, Vault, VaultError, load_key
 from policy_server.jobs.webhooks import Hooks, WebhookSender
 from policy_server.journal.jobs import JobStore
 from policy_server.journal.jobs_memory import MemoryJobs
@@ -57,7 +57,15 @@ class JobParts:
     def view(self) -> dict[str, object]:
         """The section of `/statusz`."""
         counts: dict[str, object] = {s.value: n for s, n in self.jobs.counts().items()}
-        return {**counts, "via": str(self._config.jobs.via)}
+        view = {**counts, "ended_bytes": self.jobs.ended_bytes()}
+        return {**view, "via": str(self._config.jobs.via)}
+
+    async def take_up(self) -> None:
+        """Take up what an earlier process left, as far as the disk can say now. Raises ConfigError
+        when its secrets need another key."""
+        await self.jobs.restore()
+        if self.jobs.key_problem is not None:
+            raise ConfigError(self.jobs.key_problem)
 
     def work(self) -> dict[str, Work]:
         """What runs beside the server."""
@@ -96,6 +104,9 @@ def _rules(config: Config) -> JobRules:
         jobs.result_ttl_s,
         Bound(jobs.max_jobs, int(jobs.max_bytes)),
         Bound(jobs.tenant_max_jobs, int(jobs.tenant_max_bytes)),
+        int(jobs.max_result_bytes),
+        rules_of(config).tenant.header,
+        os.environ.get(LOST_VARIABLE) == ACCEPT,
     )
 
 

@@ -214,7 +214,7 @@ class PolicyServer:
         self._take_back()
         if self.jobs is not None:
             ends.push_async_callback(self.jobs.jobs.stop)
-            await self.jobs.jobs.restore()
+            await self.jobs.take_up()
         for name, work in self._work().items():
             ends.callback(asyncio.create_task(lasting(name, work)).cancel)
         ends.push_async_callback((await self._start_http()).cleanup)

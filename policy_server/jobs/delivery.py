@@ -16,7 +16,7 @@ from policy_server.jobs.leaps import LifeClock
 from policy_server.jobs.passport import Passports
 from policy_server.jobs.sender import Delivery, Parcel, Sender, TooLargeError
 from policy_server.jobs.token import runs_out_at
-from policy_server.jobs.vault import Vault, VaultError
+from policy_server.jobs.vault import Vault, VaultError, join_target
 from policy_server.journal.jobs import Answer, Ending, Headers, Job, JobRequest, JobState
 
 NO_ANSWER = Completion(status=503)
@@ -58,17 +58,17 @@ class Courier:
         if self._life_clock.now(job.expires_at - job.created_at) >= job.expires_at:
             return over(Ending(job.id, JobState.EXPIRED, now, "its time in the queue was up"))
         try:
-            secret = self._vault.open(job.id, content.sealed)
+            target, secret = join_target(job.path, self._vault.open(job.id, content.sealed))
         except VaultError as error:
             return over(Ending(job.id, JobState.FAILED, now, str(error)))
         if runs_out_at(secret) <= now:
             return over(Ending(job.id, JobState.EXPIRED, now, "its bearer token has run out"))
         ours: Headers = (
-            (PASSPORT_HEADER, self._passports.issue(uid, job.method, job.path, now)),
+            (PASSPORT_HEADER, self._passports.issue(uid, job.method, target, now)),
             ("x-policy-uid", uid),
         )
         headers = (*content.headers, *secret, *ours)
-        return Parcel(job.method, job.path, content.authority, headers, content.body)
+        return Parcel(job.method, target, content.authority, headers, content.body)
 
     async def deliver(self, job: Job, parcel: Parcel) -> Outcome:
         """Send it and wait for the whole answer."""

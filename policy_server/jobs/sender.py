@@ -14,10 +14,11 @@ import aiohttp
 from multidict import CIMultiDict
 from yarl import URL
 
+from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_jobs import LOCAL_HEADER, SILENT_ANSWER_S
 from policy_server.journal.jobs import Answer, Headers
 
-MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_ANSWER_BYTES = MAX_JOB_ANSWER_BYTES
 CONNECT_S = 5.0
 SILENT_S = SILENT_ANSWER_S + 60.0
 """Envoy ends a silent answer itself, and says so; later than that it is Envoy that is silent."""

@@ -24,7 +24,7 @@ from policy_server.jobs.leaps import LifeClock
 from policy_server.jobs.passport import Passports
 from policy_server.jobs.sender import Sender
 from policy_server.jobs.token import runs_out_at
-from policy_server.jobs.vault import Vault, split_secrets
+from policy_server.jobs.vault import Vault, another_key, split_secrets, split_target
 from policy_server.jobs.watch import Watchers
 from policy_server.journal.jobs import (
     Accepted,
@@ -53,13 +53,17 @@ PURGE_BATCH = 5_000
 @dataclass(frozen=True, slots=True)
 class JobRules:
     """What the configuration says of jobs. Seconds and bytes. `bound`: those open at once, in all
-    and of one tenant."""
+    and of one tenant; `max_result_bytes`: those that have ended. `tenant_header`: who it is.
+    `key_lost`: the secrets that wait may be given up."""
 
     max_body: int = 16 * 1024 * 1024
     queue_ttl_s: float = 86_400.0
     result_ttl_s: float = 86_400.0
     bound: Bound = NO_BOUND
     tenant_bound: Bound = NO_BOUND
+    max_result_bytes: int = 2**62
+    tenant_header: str = ""
+    key_lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,8 @@ class Jobs:
         webhooks: Webhooks | None = None,
     ) -> None:
         self.rules = rules or JobRules()
+        self.key_problem: str | None = None
+        """Why jobs are not taken up: their secrets need another key, for people."""
         self._store = store
         self._vault = vault
         self._webhooks = webhooks or Webhooks()
@@ -125,8 +131,8 @@ class Jobs:
         expires_at = min(now + self.rules.queue_ttl_s, runs_out_at(submission.headers))
         if expires_at <= now:
             return JobRefusal.TOKEN_EXPIRED
-        tenant = submission.request.tenant
-        if submission.webhook and not self._webhooks.allowed(submission.webhook, tenant):
+        webhook, owner = submission.webhook, submission.owner
+        if webhook and not self._webhooks.allowed(webhook, owner):
             return JobRefusal.WEBHOOK
         keeping = asyncio.create_task(self._keep(self._new(submission, now, expires_at)))
         self._keeping.add(keeping)
@@ -173,13 +179,15 @@ class Jobs:
 
     def _new(self, submission: Submission, now: float, expires_at: float) -> NewJob:
         request = submission.request
+        path, target = split_target(submission.path)
+        plain, secret = split_secrets(submission.headers, self.rules.tenant_header)
         job = Job(
             id=secrets.token_hex(ID_BYTES),
             tenant=request.tenant,
             pool=request.pool,
             priority=request.priority,
             method=submission.method,
-            path=submission.path,
+            path=path,
             created_at=now,
             expires_at=expires_at,
             changed_at=now,
@@ -190,9 +198,9 @@ class Jobs:
             streamed=request.streamed,
             body_bytes=len(submission.body),
             webhook=submission.webhook,
+            owner=submission.owner,
         )
-        plain, secret = split_secrets(submission.headers)
-        sealed = self._vault.seal(job.id, secret)
+        sealed = self._vault.seal(job.id, (*target, *secret))
         content = JobRequest(submission.authority, plain, sealed, submission.body)
         return NewJob(job, content, request.uid, submission.key, _digest(submission))
 
@@ -206,9 +214,9 @@ class Jobs:
         """The record."""
         return await self._store.get(job_id)
 
-    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+    async def listed(self, owner: str | None, limit: int) -> list[Job]:
         """The newest jobs."""
-        return await self._store.listed(tenant, limit)
+        return await self._store.listed(owner, limit)
 
     async def answer(self, job_id: str) -> Answer | None:
         """What the model server answered."""
@@ -217,11 +225,15 @@ class Jobs:
     @property
     def problem(self) -> str | None:
         """What keeps jobs from going, for people; None = nothing."""
-        return self._dispatcher.problem
+        return self.key_problem or self._dispatcher.problem
 
     def counts(self) -> Mapping[JobState, int]:
         """Jobs that are kept, by state."""
         return self._store.counts()
+
+    def ended_bytes(self) -> int:
+        """What those that have ended take in the store."""
+        return self._store.ended_bytes()
 
     async def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
         """The history from number `after` + 1 on, and what happens next, up to the job's end.
@@ -292,6 +304,8 @@ class Jobs:
             return True
         gc.disable()  # many objects that stay: nothing to find among them
         try:
+            if not await self._has_key():
+                return False
             await self._store.load()
             async for batch in self._store.unfinished():
                 known = (self._ours, self._ended_early)
@@ -307,6 +321,13 @@ class Jobs:
         self._ended_early.clear()
         self._restored = True
         return True
+
+    async def _has_key(self) -> bool:
+        """Whether what waits can be opened: else all that has secrets would fail for good."""
+        fingerprint, give_up = self._vault.fingerprint, self.rules.key_lost
+        jobs = await self._store.claim_key(fingerprint, give_up=give_up)
+        self.key_problem = another_key(jobs) if jobs else None
+        return not jobs
 
     async def beat(self) -> None:
         """Keep the leases of what is on its way. Run as a task."""
@@ -339,6 +360,7 @@ class Jobs:
         if purge:
             until = now_for(rules.result_ttl_s) - rules.result_ttl_s
             await self._store.purge(until, PURGE_BATCH)
+        await self._store.shrink(rules.max_result_bytes, PURGE_BATCH)
 
     async def stop(self) -> None:
         """Break off what is on its way; it runs again in the next process."""

@@ -1,6 +1,7 @@
-"""Secrets of jobs at rest: the headers that prove who the client is, encrypted with AES-GCM.
+"""Secrets of jobs at rest, encrypted with AES-GCM: the query of the request target, and the headers
+whose names say that they prove who the client is.
 
-Kept apart from the other headers, opened in the moment of the dispatch, dropped when the job ends,
+Kept apart from the rest, opened in the moment of the dispatch, dropped when the job ends,
 never logged. The key comes from `POLICY_JOBS_KEY` (base64 of 32 bytes), else from `jobs.key` in
 the data directory, which is made at the first start and readable by its owner only.
 """
@@ -8,9 +9,12 @@ the data directory, which is made at the first start and readable by its owner o
 from __future__ import annotations
 
 import base64
+import hmac
 import json
+import re
 import secrets
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -19,19 +23,15 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from policy_server import private_file
 from policy_server.journal.jobs import Headers
 
-SECRET_HEADERS = frozenset(
-    {
-        "authorization",
-        "proxy-authorization",
-        "cookie",
-        "x-api-key",
-        "api-key",
-        "x-goog-api-key",
-        "x-auth-token",
-    }
+_SECRET_NAME = re.compile(
+    "key|token|secret|auth|cookie|credential|passw|signature|session|jwt", re.IGNORECASE
 )
+"""A header with this in its name is sealed: one list of names never has all that gateways use."""
+_TARGET = ":path"
+"""Among what is sealed the request target, when it has a query: that may hold a key, too."""
 KEY_VARIABLE = "POLICY_JOBS_KEY"
 KEY_FILE = "jobs.key"
+LOST_VARIABLE, ACCEPT = "POLICY_JOBS_KEY_LOST", "accept"
 KEY_BYTES = 32
 NONCE_BYTES = 12
 
@@ -45,6 +45,7 @@ class Vault:
 
     def __init__(self, key: bytes) -> None:
         self._cipher = AESGCM(key)
+        self._fingerprint = hmac.new(key, b"policy-server jobs", sha256).hexdigest()[:32]
 
     def seal(self, job_id: str, headers: Headers) -> bytes:
         """Encrypt the headers; they can be opened for this job only. b"" for none."""
@@ -53,6 +54,11 @@ class Vault:
         nonce = secrets.token_bytes(NONCE_BYTES)
         text = json.dumps(headers).encode()
         return nonce + self._cipher.encrypt(nonce, text, job_id.encode())
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one key from another, and nothing about it."""
+        return self._fingerprint
 
     def open(self, job_id: str, sealed: bytes) -> Headers:
         """What was sealed. Raises `VaultError` when the key is another one."""
@@ -68,10 +74,32 @@ class Vault:
         return tuple((name, value) for name, value in json.loads(plain))
 
 
-def split_secrets(headers: Headers) -> tuple[Headers, Headers]:
-    """(the others, the secrets), each in order."""
-    plain = tuple(h for h in headers if h[0] not in SECRET_HEADERS)
-    return plain, tuple(h for h in headers if h[0] in SECRET_HEADERS)
+def another_key(jobs: int) -> str:
+    """What is said when jobs wait whose secrets another key has sealed, and the way out."""
+    return (
+        f"{jobs} jobs wait whose secrets were sealed with another key than this server has: set "
+        f"{KEY_VARIABLE} as it was, or restore {KEY_FILE} in the data directory. If that key is "
+        f"lost, start once with {LOST_VARIABLE}={ACCEPT}: they will fail, new jobs are taken"
+    )
+
+
+def split_secrets(headers: Headers, tenant_header: str = "") -> tuple[Headers, Headers]:
+    """(the others, the secrets), each in order. Who it is counts as a secret."""
+    hidden = [name == tenant_header or _SECRET_NAME.search(name) for name, _ in headers]
+    plain = tuple(h for h, hide in zip(headers, hidden, strict=True) if not hide)
+    return plain, tuple(h for h, hide in zip(headers, hidden, strict=True) if hide)
+
+
+def split_target(target: str) -> tuple[str, Headers]:
+    """The path, and what of a request target is to be sealed with the headers."""
+    path, question, _ = target.partition("?")
+    return path, ((_TARGET, target),) if question else ()
+
+
+def join_target(path: str, opened: Headers) -> tuple[str, Headers]:
+    """The request target as it came, and the headers among what was sealed."""
+    target = next((value for name, value in opened if name == _TARGET), path)
+    return target, tuple(header for header in opened if header[0] != _TARGET)
 
 
 def load_key(folder: Path, env: Mapping[str, str]) -> bytes:

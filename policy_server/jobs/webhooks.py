@@ -17,19 +17,21 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import aiohttp
 from standardwebhooks.webhooks import Webhook
 
 from policy_server.config_jobs import JOBS_PATH
 from policy_server.jobs.addresses import AllowList, PinnedResolver
+from policy_server.jobs.webhook_lines import Lines, line_of
 from policy_server.journal.jobs import DueWebhook, Job, JobStore, WebhookOutcome
 from policy_server.journal.port import JournalError
 
 PAUSES_S = (5.0, 30.0, 120.0, 600.0, 1800.0, 7200.0, 18_000.0)
 """Between the tries; about eight hours in all."""
 TIMEOUT_S = 15.0
-AT_ONCE = 8
+AT_ONCE = 64
 LOOK_S = 1.0
 ANY_TENANT = "*"
 GONE = 410
@@ -52,13 +54,16 @@ class Hooks:
 
 
 class WebhookSender:
-    """Tells what is due. `said` hears of each try."""
+    """Tells what is due, so many at once that no receiver waits for another. `said` hears of each
+    try."""
 
     def __init__(self, store: JobStore, hooks: Hooks) -> None:
         self.said: Callable[[WebhookOutcome], None] = lambda _: None
         self._store = store
         self._session: aiohttp.ClientSession | None = None
         self._bell = asyncio.Event()
+        self._lines = Lines()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.use(hooks)
 
     def use(self, hooks: Hooks) -> None:
@@ -77,9 +82,13 @@ class WebhookSender:
         """Until cancelled."""
         try:
             while True:
-                if not await self._round():
-                    await self._rest()
+                self._bell.clear()
+                await self._begin()
+                await self._rest()
         finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._session is not None:
                 await self._session.close()
 
@@ -87,35 +96,68 @@ class WebhookSender:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LOOK_S):
                 await self._bell.wait()
-        self._bell.clear()
 
-    async def _round(self) -> bool:
-        """Tell a few; whether there were any."""
+    async def _begin(self) -> None:
+        """Begin to tell what there is room for."""
+        room = AT_ONCE - len(self._tasks)
+        if room <= 0:
+            return
         try:
-            due = await self._store.due_webhooks(time.time(), AT_ONCE)
-            await asyncio.gather(*(self._tell(one) for one in due))
+            due = await self._store.due_webhooks(time.time(), room, self._lines.full())
         except JournalError:
-            return False
-        return bool(due)
+            return
+        for one in due:
+            self._lines.begin(one.job)  # before anybody looks again
+            task = asyncio.create_task(self._tell(one))
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._told, one.job))
+
+    def _told(self, job: Job, task: asyncio.Task[None]) -> None:
+        self._lines.end(job)
+        self._tasks.discard(task)
+        self._bell.set()
 
     async def _tell(self, due: DueWebhook) -> None:
-        job, tries = due.job, due.tries + 1
-        outcome = await self._post(job)
-        pause = None
+        try:
+            outcome, answered = await self._post(due.job)
+            await self._note(due, outcome)
+            if answered:
+                self._lines.well(due.job)
+            else:
+                await self._wait_with(due.job)
+        except JournalError:
+            await asyncio.sleep(LOOK_S)  # it is still due: not at once
+        except Exception as error:  # a mistake of ours with one is no reason to stop telling
+            context = {"message": f"webhook of job {due.job.id}", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
+            await asyncio.sleep(LOOK_S)
+
+    async def _note(self, due: DueWebhook, outcome: WebhookOutcome) -> None:
+        tries, pause = due.tries + 1, None
         if outcome is WebhookOutcome.FAILED and tries <= len(PAUSES_S):
             pause = PAUSES_S[tries - 1]
         elif outcome is WebhookOutcome.FAILED:
             outcome = WebhookOutcome.DROPPED
         await self._store.webhook_tried(
-            job.id, tries, None if pause is None else time.time() + pause
+            due.job.id, tries, None if pause is None else time.time() + pause
         )
         self.said(outcome)
 
-    async def _post(self, job: Job) -> WebhookOutcome:
-        """One try."""
-        secret = self.hooks.secret_of(job.tenant)
+    async def _wait_with(self, job: Job) -> None:
+        """Nobody answered: whatever else goes there from this owner need not find that out now."""
+        now = time.time()
+        pause = self._lines.away(job, now)
+        if pause is not None:
+            line = line_of(job.owner, job.webhook)
+            await self._store.webhooks_wait(
+                now, now + pause, lambda _, owner, url: line_of(owner, url) == line
+            )
+
+    async def _post(self, job: Job) -> tuple[WebhookOutcome, bool]:
+        """One try, and whether anybody answered."""
+        secret = self.hooks.secret_of(job.owner)
         if secret is None or not self.hooks.allow.takes_url(job.webhook):
-            return WebhookOutcome.DROPPED
+            return WebhookOutcome.DROPPED, True
         body = json.dumps(document(job))
         now = datetime.now(UTC)
         try:
@@ -132,11 +174,11 @@ class WebhookSender:
                 },
             ) as answer:
                 if answer.status == GONE:
-                    return WebhookOutcome.DROPPED
+                    return WebhookOutcome.DROPPED, True
                 good = 200 <= answer.status < 300
-                return WebhookOutcome.SENT if good else WebhookOutcome.FAILED
+                return WebhookOutcome.SENT if good else WebhookOutcome.FAILED, True
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return WebhookOutcome.FAILED
+            return WebhookOutcome.FAILED, False
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

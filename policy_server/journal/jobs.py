@@ -10,16 +10,17 @@ Rules for every implementation (tests/unit/journal holds each of them to these):
   the moment of the commit, all of it: whoever asks again is told.
 - `note` is not waited for; it survives a crash of the process from some milliseconds later. It
   changes nothing about a job that has ended: the first end stands.
-- A (tenant, key) and a uid name one job for as long as it is kept.
+- An (owner, key) and a uid name one job for as long as it is kept.
 - Bodies stay in the store; a record is small. What was sealed is gone once the job has ended, and
-  so is the request's body.
+  so is the request's body; the webhook's URL once it was called for the last time.
+- A history has at most `MAX_EVENTS` moves: further ones are in the record only. The end is told.
 - `unfinished` gives the jobs in the order in which they were accepted.
 Times are Unix seconds: they outlive the process.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
@@ -28,6 +29,10 @@ from policy_server.core.request import Priority, Request
 
 Headers = tuple[tuple[str, str], ...]
 """Name (lower case) and value, in the order in which they came; names may repeat."""
+MAX_EVENTS = 100
+"""Ten tries that were answered make twenty; without an Envoy there is one try after the other."""
+RECORD_BYTES = 1024
+"""What a job that has ended takes besides its answer: the record, its history, the indexes."""
 
 
 class JobState(Enum):
@@ -55,6 +60,9 @@ class Job:
 
     `attempt` counts the dispatches, `failures` those of them that the model server answered with
     an error; `not_before` is when the next one may be. `expires_at`: it is not dispatched later.
+    `tenant` is who is charged for it and may be a name for many; `owner` is whose it is ("" = it
+    has none, and is found by its id only). `path` is without the query: that is among what is
+    sealed.
     """
 
     id: str
@@ -79,11 +87,12 @@ class Job:
     streamed: bool = False
     body_bytes: int = 0
     webhook: str = ""
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """What is sent to the model server. `sealed` holds the headers that are secrets."""
+    """What is sent to the model server. `sealed` holds what may be a secret: headers, the query."""
 
     authority: str
     headers: Headers
@@ -124,6 +133,7 @@ class Submission:
     body: bytes
     key: str = ""
     webhook: str = ""
+    owner: str = ""
 
 
 class JobRefusal(Enum):
@@ -156,6 +166,13 @@ class Answer:
     status: int
     headers: Headers
     body: bytes
+
+
+def size_of(answer: Answer | None) -> int:
+    """Bytes that an answer takes in a store."""
+    if answer is None:
+        return 0
+    return len(answer.body) + sum(len(name) + len(value) for name, value in answer.headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +217,15 @@ class DueWebhook:
     tries: int
 
 
+Taken = Callable[[str, str, str], bool]
+"""Id, owner and webhook of a job → whether it is meant. May be called on another thread."""
+
+
+def nobody(_id: str, _owner: str, _url: str) -> bool:
+    """Takes none."""
+    return False
+
+
 class JobStore(Protocol):
     """Keeps jobs. One process owns it at a time; all methods are called on one event loop."""
 
@@ -231,8 +257,8 @@ class JobStore(Protocol):
         """The record of a job."""
         ...
 
-    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
-        """The newest jobs of a tenant (None = of all), newest first."""
+    async def listed(self, owner: str | None, limit: int) -> list[Job]:
+        """The newest jobs of an owner (None = of all), newest first."""
         ...
 
     async def request(self, job_id: str) -> JobRequest | None:
@@ -259,8 +285,26 @@ class JobStore(Protocol):
         """Forget up to `limit` jobs that ended before; how many there were."""
         ...
 
-    async def due_webhooks(self, now: float, limit: int) -> list[DueWebhook]:
-        """Ends to tell now, the oldest first."""
+    async def shrink(self, max_bytes: int, limit: int) -> int:
+        """Forget ended jobs, up to `limit` and the oldest first, until all that are kept take at
+        most `max_bytes`: of the tenants who keep the most. How many there were."""
+        ...
+
+    def ended_bytes(self) -> int:
+        """What the ended jobs take; cheap."""
+        ...
+
+    async def claim_key(self, fingerprint: str, *, give_up: bool) -> int:
+        """From now on the key with this fingerprint seals. Unless another one did before and jobs
+        wait that need it: how many, and nothing changes. `give_up`: it changes all the same."""
+        ...
+
+    async def due_webhooks(self, now: float, limit: int, taken: Taken = nobody) -> list[DueWebhook]:
+        """Ends to tell now, the oldest first, without those that are taken."""
+        ...
+
+    async def webhooks_wait(self, now: float, until: float, taken: Taken) -> None:
+        """Of the ends to tell now those that are taken are due at `until`."""
         ...
 
     async def webhook_tried(self, job_id: str, tries: int, next_at: float | None) -> None:

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from policy_server.journal.jobs import (
+    MAX_EVENTS,
+    RECORD_BYTES,
     Accepted,
     Answer,
     DueWebhook,
@@ -21,7 +23,11 @@ from policy_server.journal.jobs import (
     KeyClashError,
     NewJob,
     Note,
+    Taken,
+    nobody,
+    size_of,
 )
+from policy_server.journal.kept import KeptBytes
 
 BATCH = 1_000
 
@@ -38,8 +44,15 @@ class _Kept:
     webhook_tries: int = 0
 
     def move(self, job: Job) -> None:
-        event = JobEvent(len(self.history) + 1, job.state, job.changed_at, job.detail)
-        self.job, self.history = job, [*self.history, event]
+        self.job = job
+        told = len(self.history)  # the acceptance among them
+        if told <= MAX_EVENTS or job.state.ended:
+            event = JobEvent(told + 1, job.state, job.changed_at, job.detail)
+            self.history = [*self.history, event]
+
+    @property
+    def size(self) -> int:
+        return RECORD_BYTES + size_of(self.answer)
 
 
 class MemoryJobs:
@@ -49,6 +62,8 @@ class MemoryJobs:
         self._kept: dict[str, _Kept] = {}
         self._names: dict[tuple[str, str], str] = {}
         self._counts = dict.fromkeys(JobState, 0)
+        self._bytes = KeptBytes()
+        self._key: str | None = None
 
     async def load(self) -> None:
         """See `JobStore`."""
@@ -104,10 +119,12 @@ class MemoryJobs:
             changed_at=ending.at,
             detail=ending.detail,
             status=status,
+            path=kept.job.path.partition("?")[0],
         )
         self._move(kept, job)
         kept.request, kept.answer = None, ending.answer
         kept.webhook_at = ending.at if job.webhook else None
+        self._bytes.add(job.tenant, kept.size)
         return job
 
     def _open(self, job_id: str) -> _Kept | None:
@@ -127,10 +144,10 @@ class MemoryJobs:
         kept = self._kept.get(job_id)
         return None if kept is None else kept.job
 
-    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+    async def listed(self, owner: str | None, limit: int) -> list[Job]:
         """See `JobStore`."""
         newest = (kept.job for kept in reversed(self._kept.values()))
-        return list(islice((j for j in newest if tenant in (None, j.tenant)), limit))
+        return list(islice((j for j in newest if owner in (None, j.owner)), limit))
 
     async def request(self, job_id: str) -> JobRequest | None:
         """See `JobStore`."""
@@ -163,25 +180,63 @@ class MemoryJobs:
         """See `JobStore`."""
         kept = self._kept.values()
         old = (k for k in kept if k.job.state.ended and k.job.changed_at < ended_before)
-        gone = list(islice(old, limit))
+        return self._forget(list(islice(old, limit)))
+
+    async def shrink(self, max_bytes: int, limit: int) -> int:
+        """See `JobStore`."""
+        left, gone = self._bytes.surplus(max_bytes), list[_Kept]()
+        ended = [kept for kept in self._kept.values() if kept.job.state.ended]
+        for kept in sorted(ended, key=lambda kept: kept.job.changed_at):
+            if left.get(kept.job.tenant, 0) > 0 and len(gone) < limit:
+                left[kept.job.tenant] -= kept.size
+                gone.append(kept)
+        return self._forget(gone)
+
+    def _forget(self, gone: list[_Kept]) -> int:
         for one in gone:
             del self._kept[one.job.id]
             for name in one.names:
                 self._names.pop(name, None)
             self._counts[one.job.state] -= 1
+            self._bytes.add(one.job.tenant, -one.size)
         return len(gone)
 
-    async def due_webhooks(self, now: float, limit: int) -> list[DueWebhook]:
+    def ended_bytes(self) -> int:
         """See `JobStore`."""
+        return self._bytes.total
+
+    async def claim_key(self, fingerprint: str, *, give_up: bool) -> int:
+        """See `JobStore`."""
+        if self._key not in (None, fingerprint) and not give_up:
+            requests = (kept.request for kept in self._kept.values())
+            sealed = sum(r is not None and len(r.sealed) > 0 for r in requests)
+            if sealed:
+                return sealed
+        self._key = fingerprint
+        return 0
+
+    async def due_webhooks(self, now: float, limit: int, taken: Taken = nobody) -> list[DueWebhook]:
+        """See `JobStore`."""
+        free = [k for k in self._due(now) if not taken(k.job.id, k.job.owner, k.job.webhook)]
+        return [DueWebhook(kept.job, kept.webhook_tries) for kept in free[:limit]]
+
+    def _due(self, now: float) -> list[_Kept]:
         due = [k for k in self._kept.values() if k.webhook_at is not None and k.webhook_at <= now]
-        due.sort(key=lambda kept: kept.webhook_at or 0.0)
-        return [DueWebhook(kept.job, kept.webhook_tries) for kept in due[:limit]]
+        return sorted(due, key=lambda kept: kept.webhook_at or 0.0)
+
+    async def webhooks_wait(self, now: float, until: float, taken: Taken) -> None:
+        """See `JobStore`."""
+        for kept in self._due(now):
+            if taken(kept.job.id, kept.job.owner, kept.job.webhook):
+                kept.webhook_at = until
 
     async def webhook_tried(self, job_id: str, tries: int, next_at: float | None) -> None:
         """See `JobStore`."""
         kept = self._kept.get(job_id)
         if kept is not None:
             kept.webhook_tries, kept.webhook_at = tries, next_at
+            if next_at is None:
+                kept.job = replace(kept.job, webhook="")
 
     def trouble(self) -> str | None:
         """See `JobStore`."""
@@ -197,10 +252,12 @@ class MemoryJobs:
         copy._kept = {job_id: replace(kept) for job_id, kept in self._kept.items()}
         copy._names = dict(self._names)
         copy._counts = dict(self._counts)
+        copy._bytes = self._bytes.copy()
+        copy._key = self._key
         return copy
 
 
 def _names(new: NewJob) -> tuple[tuple[str, str], ...]:
     """Its uid, and its key if it has one."""
     by_uid = ("", new.uid)
-    return (by_uid, (f"key of {new.job.tenant}", new.key)) if new.key else (by_uid,)
+    return (by_uid, (f"key of {new.job.owner}", new.key)) if new.key else (by_uid,)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import cast
 
 import grpc
 import pytest
+from envoy.service.auth.v3 import external_auth_pb2_grpc
 from envoy.service.auth.v3.external_auth_pb2 import CheckRequest, CheckResponse
 
+from policy_server.adapters import job_intake
+from policy_server.adapters.grpc_server import build_grpc_server
+from policy_server.adapters.ports import JobDesk
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
+from policy_server.journal.jobs import Accepted, Job, Submission
 from tests.grpc.conftest import Wired
 from tests.support.check_messages import check_request
-from tests.support.fake_gate import admitted, shed
+from tests.support.fake_gate import FakeGate, admitted, shed
+from tests.support.services import services_of
 
 
 def wait(_: Request) -> None:
@@ -174,3 +181,51 @@ async def test_many_wait_at_once(wired: Wired) -> None:
 
 def test_an_empty_check_has_no_attributes() -> None:
     assert not CheckRequest().HasField("attributes")
+
+
+class SlowDisk:
+    """Jobs that are written down when the disk is let go."""
+
+    max_body = 1000
+
+    def __init__(self) -> None:
+        self.asked: asyncio.Queue[Submission] = asyncio.Queue()
+        self.go_on = asyncio.Event()
+
+    async def accept(self, submission: Submission) -> Accepted:
+        self.asked.put_nowait(submission)
+        await self.go_on.wait()
+        job = Job("ab", "", "default", Priority.P1, "POST", submission.path, 1.0, 2.0)
+        return Accepted(job)
+
+
+@pytest.mark.parametrize("prefer", ["respond-async", "respond-async, wait=5"])
+async def test_the_bodies_of_jobs_in_memory_are_bounded(
+    monkeypatch: pytest.MonkeyPatch, prefer: str
+) -> None:
+    monkeypatch.setattr(job_intake, "MAX_UNDER_WAY", 250)
+    disk, gate = SlowDisk(), FakeGate()
+    gate.decide = lambda request: shed(request, ShedReason.DEADLINE)
+    _, services = services_of(gate, jobs=cast(JobDesk, disk))
+    server = build_grpc_server("127.0.0.1:0", services)
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        stub = external_auth_pb2_grpc.AuthorizationStub(channel)
+
+        def check(number: int) -> grpc.aio.UnaryUnaryCall:
+            headers = {"prefer": prefer, "content-length": "100"}
+            message = check_request(f"uid-{number}", headers)
+            message.attributes.request.http.raw_body = bytes(100)
+            return stub.Check(message)
+
+        first = [check(1), check(2)]
+        async with asyncio.timeout(20):
+            await disk.asked.get()
+            await disk.asked.get()
+        refused = await check(3)
+        assert refused.denied_response.status.code == 429
+        assert b"overloaded" in refused.denied_response.body.encode()
+        disk.go_on.set()
+        for call in (*first, check(4)):
+            assert (await call).denied_response.status.code == 202
+    await server.stop(0)

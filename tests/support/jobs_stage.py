@@ -116,10 +116,10 @@ async def model_server(handler: Handler) -> AsyncIterator[tuple[str, list[web.Re
 async def running(
     url: str, store: Any = None, seats: float = 1.0, pool: str = "chat", **rules: Any
 ) -> AsyncIterator[Stage]:
-    store = store or MemoryJobs()
+    store, vault = store or MemoryJobs(), Vault(rules.pop("key", bytes(32)))
     admission = Admission([pool_params(seats, name=pool)], random.Random(1))
     driver = Driver(admission, MemoryJournal(), time.monotonic, asyncio.get_running_loop())
-    jobs = Jobs(driver, store, Vault(bytes(32)), Via(url), JobRules(**rules))
+    jobs = Jobs(driver, store, vault, Via(url), JobRules(**rules))
     await jobs.restore()
     try:
         yield Stage(jobs, store, driver, url)

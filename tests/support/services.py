@@ -36,7 +36,7 @@ def services_of(
         gate=ExtProc(desk, observer),
         jobs=GateJobs(desk, observer, intake),
         stream=SingleStream(desk, observer, read_report, intake),
-        authz=ExtAuthz(desk),
+        authz=ExtAuthz(desk, intake),
         access_log=AccessLog(gate, read_report),
         keda=keda or KedaScaler(lambda: ["default"], lambda _: Demand(0, 0, 0, 16.0)),
         streams_by_default=streams_by_default,

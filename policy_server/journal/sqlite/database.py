@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from policy_server.journal.port import JournalTooNewError, JournalUnavailableError
-from policy_server.journal.sqlite.jobs_schema import JOBS
+from policy_server.journal.sqlite.jobs_schema import JOBS, OWNERS
 from policy_server.journal.sqlite.trouble import NotOursError, explained
 
 APPLICATION_ID = 0x504C4359  # "PLCY"
@@ -32,6 +32,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE learned (pool TEXT PRIMARY KEY, numbers TEXT NOT NULL) WITHOUT ROWID",
     ),
     JOBS,
+    OWNERS,
 )
 """One tuple of statements per version; a released one never changes, a change is a new one."""
 
@@ -66,6 +67,7 @@ def _prepare(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA wal_autocheckpoint=0")  # the writer has a pace of its own
     db.execute("PRAGMA journal_size_limit=1048576")
     db.execute("PRAGMA foreign_keys=ON")
+    db.execute("PRAGMA secure_delete=ON")  # what is dropped is overwritten, not only unlinked
     db.execute(f"PRAGMA busy_timeout={CHECKPOINT_WAIT_MS}")
     for number in range(version, SCHEMA_VERSION):
         _migrate(db, number)

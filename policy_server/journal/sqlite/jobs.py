@@ -14,15 +14,14 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Mapping, Sequence
 from functools import partial
-from typing import Any
 
-from policy_server.core.request import PRIORITIES
 from policy_server.journal.jobs import (
+    MAX_EVENTS,
+    RECORD_BYTES,
     Accepted,
     Answer,
     DueWebhook,
     Ending,
-    Headers,
     Job,
     JobEvent,
     JobRequest,
@@ -30,20 +29,24 @@ from policy_server.journal.jobs import (
     KeyClashError,
     NewJob,
     Note,
+    Taken,
+    nobody,
+    size_of,
 )
-from policy_server.journal.sqlite.jobs_schema import OPEN
+from policy_server.journal.kept import KeptBytes
+from policy_server.journal.sqlite import jobs_queries as queries
+from policy_server.journal.sqlite.jobs_rows import (
+    COLUMNS,
+    MARKS,
+    job_of_row,
+    jobs_of,
+    row_of,
+    rows_of,
+)
+from policy_server.journal.sqlite.jobs_schema import BARE_PATH, OPEN
 from policy_server.journal.sqlite.store import Store
 
 BATCH = 2_000
-COLUMNS = (
-    "id, tenant, pool, priority, method, path, created_at, expires_at, state, changed_at, attempt,"
-    " failures, not_before, status, detail, seats, prompt_tokens, max_tokens, model, streamed,"
-    " body_bytes, webhook"
-)
-_NAMES = tuple(name.strip() for name in COLUMNS.split(","))
-_PRIORITY, _STATE, _STREAMED = (_NAMES.index(n) for n in ("priority", "state", "streamed"))
-_STATES = {state.value: state for state in JobState}
-_MARKS = ", ".join("?" * len(_NAMES))
 _ENDED = tuple(state for state in JobState if state.ended)
 
 
@@ -55,10 +58,11 @@ class SqliteJobs:
         self._open = 0
         self._dispatched: set[str] = set()
         self._ended = dict.fromkeys(_ENDED, 0)
+        self._kept = KeptBytes()
 
     async def load(self) -> None:
         """Count what is there."""
-        counted, dispatched = await self._store.read(_counted)
+        counted, dispatched, self._kept = await self._store.read(queries.stock)
         self._dispatched = set(dispatched)
         self._open = sum(count for state, count in counted.items() if not state.ended)
         self._ended = {state: counted.get(state, 0) for state in _ENDED}
@@ -75,7 +79,7 @@ class SqliteJobs:
 
     async def known(self, new: NewJob) -> Accepted | None:
         """See `JobStore`."""
-        return await self._store.read(lambda db: _known(db, new))
+        return await self._store.read(lambda db: queries.known(db, new))
 
     def note(self, note: Note) -> None:
         """See `JobStore`."""
@@ -92,6 +96,7 @@ class SqliteJobs:
         if job is not None:
             self._open -= 1
             self._ended[job.state] += 1
+            self._kept.add(job.tenant, RECORD_BYTES + size_of(ending.answer))
         return job
 
     def found(self, job: Job) -> None:
@@ -104,67 +109,91 @@ class SqliteJobs:
 
     async def purge(self, ended_before: float, limit: int) -> int:
         """See `JobStore`."""
-        if not await self._store.read(lambda db: _old(db, ended_before, 1)):
+        old = await self._store.read(lambda db: queries.ended_before(db, ended_before, limit))
+        return await self._forget(old)
+
+    async def shrink(self, max_bytes: int, limit: int) -> int:
+        """See `JobStore`."""
+        surplus = self._kept.surplus(max_bytes)
+        if not surplus:
             return 0
-        gone = await self._store.write_durably(lambda db: _purge(db, ended_before, limit))
-        for state in gone:
+        return await self._forget(
+            await self._store.read(lambda db: queries.oldest(db, surplus, limit))
+        )
+
+    async def _forget(self, ids: list[str]) -> int:
+        if not ids:
+            return 0
+        gone = await self._store.write_durably(lambda db: _delete(db, ids))
+        for state, tenant, size in gone:
             self._ended[state] -= 1
+            self._kept.add(tenant, -size)
         return len(gone)
+
+    def ended_bytes(self) -> int:
+        """See `JobStore`."""
+        return self._kept.total
+
+    async def claim_key(self, fingerprint: str, *, give_up: bool) -> int:
+        """See `JobStore`."""
+        if await self._store.read(queries.sealing_key) == fingerprint:
+            return 0
+        return await self._store.write_durably(lambda db: _claim(db, fingerprint, give_up))
 
     async def webhook_tried(self, job_id: str, tries: int, next_at: float | None) -> None:
         """See `JobStore`."""
-        statement = "UPDATE jobs SET webhook_tries = ?, webhook_at = ? WHERE id = ?"
+        forget = ", webhook = ''" if next_at is None else ""
+        statement = f"UPDATE jobs SET webhook_tries = ?, webhook_at = ?{forget} WHERE id = ?"
         await self._store.write_durably(
             lambda db: db.execute(statement, (tries, next_at, job_id)).rowcount
         )
+
+    async def webhooks_wait(self, now: float, until: float, taken: Taken) -> None:
+        """See `JobStore`."""
+        await self._store.write_durably(lambda db: _wait(db, now, until, taken))
 
     # -- reading ------------------------------------------------------------------------------
 
     async def get(self, job_id: str) -> Job | None:
         """See `JobStore`."""
-        return await self._store.read(lambda db: _get(db, job_id))
+        return await self._store.read(lambda db: queries.job_by_id(db, job_id))
 
-    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
+    async def listed(self, owner: str | None, limit: int) -> list[Job]:
         """See `JobStore`."""
-        where, what = ("", ()) if tenant is None else ("WHERE tenant = ?", (tenant,))
+        where, what = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
         query = f"SELECT {COLUMNS} FROM jobs {where} ORDER BY seq DESC LIMIT ?"
-        return await self._store.read(lambda db: _jobs(db, query, (*what, limit)))
+        return await self._store.read(lambda db: jobs_of(db, query, (*what, limit)))
 
     async def request(self, job_id: str) -> JobRequest | None:
         """See `JobStore`."""
-        return await self._store.read(lambda db: _request(db, job_id))
+        return await self._store.read(lambda db: queries.request_of(db, job_id))
 
     async def answer(self, job_id: str) -> Answer | None:
         """See `JobStore`."""
-        return await self._store.read(lambda db: _answer(db, job_id))
+        return await self._store.read(lambda db: queries.answer_of(db, job_id))
 
     async def history(self, job_id: str) -> list[JobEvent]:
         """See `JobStore`."""
-        return await self._store.read(lambda db: _history(db, job_id))
+        return await self._store.read(lambda db: queries.history_of(db, job_id))
 
     async def unfinished(self) -> AsyncIterator[Sequence[Job]]:
         """See `JobStore`."""
         query = f"SELECT seq, {COLUMNS} FROM jobs WHERE {OPEN} AND seq > ? ORDER BY seq LIMIT ?"
         last = 0
-        while rows := await self._store.read(partial(_rows, query=query, values=(last, BATCH))):
+        while rows := await self._store.read(partial(rows_of, query=query, values=(last, BATCH))):
             last = rows[-1][0]
-            yield [_job(row[1:]) for row in rows]
+            yield [job_of_row(row[1:]) for row in rows]
 
     async def overdue(self, now: float, limit: int) -> list[str]:
         """See `JobStore`."""
         query = f"SELECT id FROM jobs WHERE {OPEN} AND state = 'queued'"
         query += " AND expires_at <= ? ORDER BY expires_at LIMIT ?"
-        rows = await self._store.read(lambda db: _rows(db, query, (now, limit)))
+        rows = await self._store.read(lambda db: rows_of(db, query, (now, limit)))
         return [row[0] for row in rows]
 
-    async def due_webhooks(self, now: float, limit: int) -> list[DueWebhook]:
+    async def due_webhooks(self, now: float, limit: int, taken: Taken = nobody) -> list[DueWebhook]:
         """See `JobStore`."""
-        query = (
-            f"SELECT webhook_tries, {COLUMNS} FROM jobs WHERE webhook_at <= ?"
-            " ORDER BY webhook_at LIMIT ?"
-        )
-        rows = await self._store.read(lambda db: _rows(db, query, (now, limit)))
-        return [DueWebhook(_job(row[1:]), row[0]) for row in rows]
+        return await self._store.read(lambda db: queries.due_webhooks(db, now, limit, taken))
 
     def trouble(self) -> str | None:
         """See `JobStore`."""
@@ -185,11 +214,11 @@ def _accept(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
     job, content = new.job, new.request
     put = db.execute(
         f"INSERT OR IGNORE INTO jobs ({COLUMNS}, uid, idempotency_key, digest)"
-        f" VALUES ({_MARKS}, ?, ?, ?)",
-        (*_row(job), new.uid, new.key or None, new.digest),
+        f" VALUES ({MARKS}, ?, ?, ?)",
+        (*row_of(job), new.uid, new.key or None, new.digest),
     )
     if not put.rowcount:
-        return _existing(db, new)
+        return queries.existing(db, new)
     db.execute(
         "INSERT INTO job_contents (seq, authority, headers, sealed, body) VALUES (?, ?, ?, ?, ?)",
         (
@@ -201,20 +230,6 @@ def _accept(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
         ),
     )
     return Accepted(job)
-
-
-def _existing(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
-    """The job that the same request has brought, or that has its key."""
-    found = db.execute("SELECT id FROM jobs WHERE uid = ?", (new.uid,)).fetchone()
-    if found is None:
-        found = db.execute(
-            "SELECT id, digest FROM jobs WHERE tenant = ? AND idempotency_key = ?",
-            (new.job.tenant, new.key),
-        ).fetchone()
-        if found is None or found[1] != new.digest:
-            return None
-    job = _get(db, found[0])
-    return None if job is None else Accepted(job, existing=True)
 
 
 def _note(db: sqlite3.Connection, note: Note) -> None:
@@ -232,13 +247,16 @@ def _note(db: sqlite3.Connection, note: Note) -> None:
         ),
     )
     if moved.rowcount:
-        _tell(db, note.id, note.state, note.at, note.detail)
+        query = "SELECT count(*) FROM job_events WHERE job = (SELECT seq FROM jobs WHERE id = ?)"
+        if db.execute(query, (note.id,)).fetchone()[0] < MAX_EVENTS:
+            _tell(db, note.id, note.state, note.at, note.detail)
 
 
 def _finish(db: sqlite3.Connection, ending: Ending) -> Job | None:
     answer = ending.answer
     ended = db.execute(
-        "UPDATE jobs SET state = ?, changed_at = ?, detail = ?, status = ?,"
+        "UPDATE jobs SET state = ?, changed_at = ?, detail = ?, status = ?, answer_bytes = ?,"
+        f" path = {BARE_PATH},"  # one of before queries were sealed
         " webhook_at = CASE WHEN webhook != '' THEN ? END"
         f" WHERE id = ? AND {OPEN}",
         (
@@ -246,6 +264,7 @@ def _finish(db: sqlite3.Connection, ending: Ending) -> Job | None:
             ending.at,
             ending.detail,
             None if answer is None else answer.status,
+            size_of(answer),
             ending.at,
             ending.id,
         ),
@@ -262,7 +281,7 @@ def _finish(db: sqlite3.Connection, ending: Ending) -> Job | None:
         ),
     )
     _tell(db, ending.id, ending.state, ending.at, ending.detail)
-    return _get(db, ending.id)
+    return queries.job_by_id(db, ending.id)
 
 
 def _tell(db: sqlite3.Connection, job_id: str, state: JobState, at: float, detail: str) -> None:
@@ -272,94 +291,28 @@ def _tell(db: sqlite3.Connection, job_id: str, state: JobState, at: float, detai
     )
 
 
-def _purge(db: sqlite3.Connection, ended_before: float, limit: int) -> list[JobState]:
-    old = _old(db, ended_before, limit)
-    db.executemany("DELETE FROM jobs WHERE id = ?", [(job_id,) for job_id, _ in old])
-    return [JobState(state) for _, state in old]
+def _delete(db: sqlite3.Connection, ids: list[str]) -> list[tuple[JobState, str, int]]:
+    """Forget jobs that have ended; state, tenant and bytes of those that there were."""
+    query = f"SELECT state, tenant, answer_bytes FROM jobs WHERE id = ? AND NOT {OPEN}"
+    found = [(job_id, db.execute(query, (job_id,)).fetchone()) for job_id in ids]
+    there = [(job_id, row) for job_id, row in found if row is not None]
+    db.executemany("DELETE FROM jobs WHERE id = ?", [(job_id,) for job_id, _ in there])
+    return [(JobState(row[0]), row[1], RECORD_BYTES + row[2]) for _, row in there]
 
 
-# -- on the reader's thread ------------------------------------------------------------------------
+def _claim(db: sqlite3.Connection, fingerprint: str, give_up: bool) -> int:
+    known = queries.sealing_key(db)
+    if known is not None and not give_up:
+        query = f"SELECT count(*) FROM jobs JOIN job_contents USING (seq) WHERE {OPEN}"
+        sealed: int = db.execute(query + " AND length(sealed) > 0").fetchone()[0]
+        if sealed:
+            return sealed
+    db.execute("DELETE FROM sealing_key")
+    db.execute("INSERT INTO sealing_key VALUES (?)", (fingerprint,))
+    return 0
 
 
-def _old(db: sqlite3.Connection, ended_before: float, limit: int) -> list[tuple[str, str]]:
-    query = f"SELECT id, state FROM jobs WHERE NOT {OPEN} AND changed_at < ? LIMIT ?"
-    return db.execute(query, (ended_before, limit)).fetchall()
-
-
-def _known(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
-    found = _existing(db, new)
-    if found is None and new.key:
-        query = "SELECT 1 FROM jobs WHERE tenant = ? AND idempotency_key = ?"
-        if db.execute(query, (new.job.tenant, new.key)).fetchone():
-            raise KeyClashError(new.key)
-    return found
-
-
-def _counted(db: sqlite3.Connection) -> tuple[dict[JobState, int], list[str]]:
-    rows = db.execute("SELECT state, count(*) FROM jobs GROUP BY state").fetchall()
-    moving = db.execute(f"SELECT id FROM jobs WHERE {OPEN} AND state = 'dispatched'").fetchall()
-    return {JobState(state): count for state, count in rows}, [row[0] for row in moving]
-
-
-def _rows(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> list[Any]:
-    return db.execute(query, values).fetchall()
-
-
-def _get(db: sqlite3.Connection, job_id: str) -> Job | None:
-    found = _jobs(db, f"SELECT {COLUMNS} FROM jobs WHERE id = ?", (job_id,))
-    return found[0] if found else None
-
-
-def _jobs(db: sqlite3.Connection, query: str, values: tuple[object, ...]) -> list[Job]:
-    return [_job(row) for row in _rows(db, query, values)]
-
-
-def _request(db: sqlite3.Connection, job_id: str) -> JobRequest | None:
-    row = db.execute(
-        "SELECT authority, headers, sealed, body FROM jobs JOIN job_contents USING (seq)"
-        " WHERE id = ? AND body IS NOT NULL",
-        (job_id,),
-    ).fetchone()
-    return None if row is None else JobRequest(row[0], _headers(row[1]), row[2], row[3])
-
-
-def _answer(db: sqlite3.Connection, job_id: str) -> Answer | None:
-    row = db.execute(
-        "SELECT status, answer_headers, answer_body FROM jobs JOIN job_contents USING (seq)"
-        " WHERE id = ? AND answer_body IS NOT NULL",
-        (job_id,),
-    ).fetchone()
-    return None if row is None else Answer(row[0], _headers(row[1]), row[2])
-
-
-def _history(db: sqlite3.Connection, job_id: str) -> list[JobEvent]:
-    """The acceptance, which is the record itself, and what was noted since."""
-    began = db.execute("SELECT seq, created_at FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    if began is None:
-        return []
-    query = "SELECT state, at, detail FROM job_events WHERE job = ? ORDER BY rowid"
-    rows = [(JobState.QUEUED.value, began[1], ""), *_rows(db, query, began[:1])]
-    return [JobEvent(n, JobState(state), at, text) for n, (state, at, text) in enumerate(rows, 1)]
-
-
-def _headers(text: str) -> Headers:
-    return tuple((name, value) for name, value in json.loads(text))
-
-
-def _row(job: Job) -> tuple[object, ...]:
-    """The record in the order of `COLUMNS`."""
-    return (
-        *(job.id, job.tenant, job.pool, int(job.priority), job.method, job.path),
-        *(job.created_at, job.expires_at, job.state.value, job.changed_at, job.attempt),
-        *(job.failures, job.not_before, job.status, job.detail, job.seats, job.prompt_tokens),
-        *(job.max_tokens, job.model, job.streamed, job.body_bytes, job.webhook),
-    )
-
-
-def _job(row: Any) -> Job:
-    """A row in the order of `COLUMNS`, which is that of the record's fields."""
-    values = list(row)
-    values[_PRIORITY] = PRIORITIES[values[_PRIORITY]]
-    values[_STATE] = _STATES[values[_STATE]]
-    values[_STREAMED] = bool(values[_STREAMED])
-    return Job(*values)
+def _wait(db: sqlite3.Connection, now: float, until: float, taken: Taken) -> None:
+    due = rows_of(db, "SELECT id, owner, webhook FROM jobs WHERE webhook_at <= ?", (now,))
+    later = [(until, row[0]) for row in due if taken(*row)]
+    db.executemany("UPDATE jobs SET webhook_at = ? WHERE id = ?", later)

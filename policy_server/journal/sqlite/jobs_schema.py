@@ -3,6 +3,7 @@
     jobs           the record; small, so that looking through many is cheap
     job_contents   what is sent, while it has not ended, and what came back
     job_events     its history
+    sealing_key    the fingerprint of the key that seals
 
 `seq` is the order of acceptance. The indexes: a key names one job; a tenant's newest; what is
 overdue; what ended long ago; which ends are to be told.
@@ -10,6 +11,8 @@ overdue; what ended long ago; which ends are to be told.
 
 OPEN = "state IN ('queued', 'dispatched')"
 """Has not ended."""
+BARE_PATH = "CASE WHEN instr(path, '?') THEN substr(path, 1, instr(path, '?') - 1) ELSE path END"
+"""A path without its query."""
 
 JOBS = (
     "CREATE TABLE jobs (seq INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE,"
@@ -34,3 +37,21 @@ JOBS = (
     " state TEXT NOT NULL, at REAL NOT NULL, detail TEXT NOT NULL)",
     "CREATE INDEX job_events_job ON job_events (job)",
 )
+
+OWNERS = (
+    # what stood for many tenants is nobody's name: see `classify.owner_name`
+    "ALTER TABLE jobs ADD COLUMN owner TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE jobs ADD COLUMN answer_bytes INTEGER NOT NULL DEFAULT 0",
+    "UPDATE jobs SET owner = tenant, answer_bytes = coalesce((SELECT length(answer_body) +"
+    " length(answer_headers) FROM job_contents WHERE job_contents.seq = jobs.seq), 0)",
+    f"UPDATE jobs SET path = {BARE_PATH} WHERE NOT {OPEN}",
+    f"UPDATE jobs SET webhook = '' WHERE NOT {OPEN} AND webhook_at IS NULL",
+    "DROP INDEX jobs_key",
+    "CREATE UNIQUE INDEX jobs_key ON jobs (owner, idempotency_key)"
+    " WHERE idempotency_key IS NOT NULL",
+    "DROP INDEX jobs_tenant",
+    "CREATE INDEX jobs_owner ON jobs (owner, seq)",
+    "CREATE TABLE sealing_key (fingerprint TEXT NOT NULL)",
+)
+"""Jobs have an owner, answers are counted, queries are no longer kept in the open, and which key
+seals is known."""

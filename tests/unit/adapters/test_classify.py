@@ -16,6 +16,7 @@ from policy_server.adapters.classify import (
     Classified,
     Facts,
     Now,
+    bounded_name,
     classify,
 )
 from policy_server.adapters.rules import ClassifyRules, rules_of
@@ -283,3 +284,24 @@ def test_what_the_caller_would_wait_is_kept_beside_the_class_s_budget(
     found = request(headers)
     assert found is not None
     assert found.patience_s == patience_s
+
+
+@pytest.mark.parametrize(
+    ("named", "tenant", "owner"),
+    [
+        ("acme", "acme", "acme"),
+        ("bob", "(unknown)", "bob"),
+        (" bob ", "(unknown)", "bob"),
+        ("", "", ""),
+        ("b" * 200, "(unknown)", bounded_name("b" * 200)),
+        ("(unknown)", "(unknown)", "sha256-" + hashlib.sha256(b"(unknown)").hexdigest()[:32]),
+    ],
+)
+def test_unlisted_tenants_share_a_turn_and_own_their_jobs(
+    named: str, tenant: str, owner: str
+) -> None:
+    rules = ClassifyRules(known_tenants=frozenset({"acme"}))
+    headers = {":method": "POST", ":path": "/", "x-tenant-id": named}
+    seen = classify(Facts(headers), rules, Now(0.0, 0.0))
+    assert seen.request is not None
+    assert (seen.request.tenant, seen.owner) == (tenant, owner)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hmac
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,8 @@ TOKEN = "a-very-secret-token"
 
 
 def job(job_id: str, tenant: str = "acme", state: JobState = JobState.DONE) -> Job:
-    return Job(job_id, tenant, "default", Priority.P1, "POST", "/x", 1.0, 2.0, state)
+    made = Job(job_id, tenant, "default", Priority.P1, "POST", "/x", 1.0, 2.0, state)
+    return replace(made, owner=tenant)
 
 
 @dataclass
@@ -45,8 +46,8 @@ class FakeJobs:
             raise JournalUnavailableError("journal.db: the disk is full")
         return next((one for one in self.jobs if one.id == job_id), None)
 
-    async def listed(self, tenant: str | None, limit: int) -> list[Job]:
-        return [one for one in self.jobs if tenant in (None, one.tenant)][:limit]
+    async def listed(self, owner: str | None, limit: int) -> list[Job]:
+        return [one for one in self.jobs if owner in (None, one.owner)][:limit]
 
     async def answer(self, job_id: str) -> Answer | None:
         return self.answers.get(job_id)
@@ -127,6 +128,23 @@ async def test_whoever_knows_the_key_sees_what_it_has_brought() -> None:
     assert (await found.get("/policy/jobs/mine", "", x_api_key="secret")).status == 200
     assert (await found.get("/policy/jobs/mine", "", x_api_key="other")).status == 404
     assert (await found.get("/policy/jobs", "", x_api_key="secret")).status == 200
+    await found.http.close()
+
+
+async def test_tenants_that_are_not_listed_share_no_jobs() -> None:
+    found = await running(ClassifyRules(known_tenants=frozenset({"acme"})))
+    bobs = replace(job("bobs"), tenant="(unknown)", owner="bob", path="/v1?key=AIza")
+    older = replace(job("older"), tenant="(unknown)", owner="(unknown)")
+    found.jobs.jobs = [bobs, older]
+    found.jobs.answers["bobs"] = Answer(200, (), b"bob's private answer")
+    assert (await found.get("/policy/jobs/bobs/response", "bob")).status == 200
+    for other in ("mallory", "(unknown)", "acme", ""):
+        for path in ("/policy/jobs/bobs", "/policy/jobs/bobs/response", "/policy/jobs/older"):
+            assert (await found.get(path, other)).status == 404
+        listed = await found.get("/policy/jobs", other)
+        assert (await listed.json()).get("jobs", []) == []
+    shown = await (await found.get("/policy/jobs/bobs")).json()
+    assert (shown["tenant"], shown["path"]) == ("bob", "/v1")
     await found.http.close()
 
 

@@ -16,6 +16,7 @@ from policy_server.app import Parent, run_server
 from policy_server.app.server import PolicyServer
 from policy_server.config import Config, ConfigError
 from policy_server.core.request import Priority
+from policy_server.jobs.vault import Vault, load_key
 from policy_server.journal.jobs import Answer, Ending, Job, JobRequest, JobState, NewJob
 from policy_server.journal.port import Learned
 from policy_server.journal.sqlite.jobs import SqliteJobs
@@ -192,3 +193,31 @@ async def test_what_runs_beside_the_streams_outlives_a_mistake(
     async with server.running(), asyncio.timeout(10):
         while done != set(parts):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+
+
+async def test_a_start_with_another_key_is_refused_with_the_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("POLICY_JOBS_KEY", raising=False)
+    store = Store(StoreOptions(tmp_path / "journal.db"))
+    store.open()
+    jobs, now = SqliteJobs(store), time.time()
+    await jobs.claim_key(Vault(load_key(tmp_path, {})).fingerprint, give_up=False)
+    job = Job("ab" * 16, "acme", "default", Priority.P1, "POST", "/x", now, now + 600.0)
+    await jobs.accept(NewJob(job, JobRequest("h", (), b"sealed", b""), "uid", "", b""))
+    await store.close()
+    key, settings = tmp_path / "jobs.key", config(free_port(), free_port())
+    kept = key.rename(tmp_path / "kept")
+    await failing_start(settings, tmp_path, r"1 jobs wait .*POLICY_JOBS_KEY_LOST=accept")
+    kept.replace(key)
+    log = configure_logging()
+    async with PolicyServer(settings, "serve", "gate", tmp_path).running():
+        pass
+    key.unlink()
+    monkeypatch.setenv("POLICY_JOBS_KEY_LOST", "accept")
+    async with PolicyServer(settings, "serve", "gate", tmp_path).running():
+        pass
+    monkeypatch.delenv("POLICY_JOBS_KEY_LOST")
+    async with PolicyServer(settings, "serve", "gate", tmp_path).running():
+        pass
+    log.close()

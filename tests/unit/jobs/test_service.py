@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from aiohttp import web
 
 from policy_server.jobs import attempts
 from policy_server.jobs.bounds import Bound
+from policy_server.jobs.service import Webhooks
 from policy_server.journal.jobs import (
     Accepted,
     Job,
@@ -26,6 +28,8 @@ from policy_server.journal.jobs import (
 )
 from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.port import JournalUnavailableError
+from policy_server.journal.sqlite.jobs import SqliteJobs
+from policy_server.journal.sqlite.store import Store, StoreOptions
 from tests.support.jobs_stage import BadDisk, model_server, ok, running, stage
 
 pytestmark = pytest.mark.usefixtures("quickly")
@@ -83,6 +87,86 @@ async def test_secrets_are_sealed_while_it_waits() -> None:
         assert kept is not None
         assert kept.headers == (("a", "b"),)
         assert b"Bearer" not in kept.sealed
+
+
+async def test_no_key_is_on_the_disk_in_the_open_while_it_waits_or_after(tmp_path: Path) -> None:
+    headers = (
+        ("ocp-apim-subscription-key", "APIM-SECRET"),
+        ("x-amz-security-token", "AMZ-SECRET"),
+        ("x-client-credentials", "CRED-SECRET"),
+        ("x-password", "PW-SECRET"),
+        ("x-hub-signature-256", "SIGN-SECRET"),
+        ("x-org", "TENANT-SECRET"),
+        ("accept", "in the open"),
+    )
+    file = Store(StoreOptions(tmp_path / "journal.db"))
+    file.open()
+    store = SqliteJobs(file)
+    async with model_server(ok) as (url, seen):
+        async with running(url, store, tenant_header="x-org") as live:
+            live.driver.admission.hold_jobs()
+            job = await live.submit("/v1/a?key=QUERY-SECRET&x=1", headers=headers)
+            assert job.path == "/v1/a"
+            await file.flush()
+            waiting = on_disk(tmp_path)
+        async with running(url, store, tenant_header="x-org") as live:
+            assert (await live.ended(job)).state is JobState.DONE
+        (request,) = seen
+        assert request.raw_path == "/v1/a?key=QUERY-SECRET&x=1"
+        assert [(n, request.headers[n]) for n, _ in headers] == list(headers)
+    await file.close()
+    assert b"in the open" in waiting, "it looks at the right file"
+    assert b"SECRET" not in waiting
+    assert b"SECRET" not in on_disk(tmp_path)
+
+
+def on_disk(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+async def test_what_has_ended_is_forgotten_when_it_is_too_much() -> None:
+    async def large(_: web.Request) -> web.Response:
+        return web.Response(body=bytes(100_000))
+
+    async with stage(large, max_result_bytes=350_000) as live:
+        jobs = [await live.submit() for _ in range(5)]
+        for job in jobs:
+            await live.ended(job)
+        assert live.jobs.ended_bytes() > 500_000
+        await live.jobs.sweep_once(lambda _: time.time(), purge=False)
+        assert live.jobs.ended_bytes() <= 350_000
+        left = await live.store.listed(None, 9)
+        assert [job.id for job in left] == [job.id for job in reversed(jobs[2:])]
+
+
+async def test_the_webhooks_hear_of_an_end_at_once() -> None:
+    rung: list[int] = []
+    async with model_server(ok) as (url, _), running(url) as live:
+        live.jobs._webhooks = Webhooks(lambda *_: True, lambda: rung.append(1))
+        await live.ended(await live.submit(webhook="https://h/"))
+        assert rung == [1]
+        await live.ended(await live.submit())
+        assert rung == [1], "nobody waits for this one's"
+
+
+async def test_another_key_takes_up_nothing_before_the_secrets_are_given_up() -> None:
+    store = MemoryJobs()
+    async with model_server(ok) as (url, seen):
+        async with running(url, store) as first:
+            first.driver.admission.hold_jobs()
+            job = await first.submit(headers=(("authorization", "Bearer x"),))
+        async with running(url, store, key=b"\1" * 32) as other:
+            assert "1 jobs wait whose secrets were sealed with another key" in (
+                other.jobs.problem or ""
+            )
+            assert await other.jobs.accept(other.submission()) is JobRefusal.UNAVAILABLE
+        assert (await store.get(job.id)) == job
+        async with running(url, store, key=b"\1" * 32, key_lost=True) as other:
+            assert other.jobs.problem is None
+            assert (await other.ended(job)).state is JobState.FAILED
+            other.count = 1  # another request
+            assert (await other.ended(await other.submit())).state is JobState.DONE
+    assert len(seen) == 1
 
 
 async def test_one_seat_one_job_at_a_time_in_order() -> None:

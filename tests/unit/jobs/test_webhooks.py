@@ -7,7 +7,7 @@ import base64
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
@@ -16,6 +16,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from policy_server.core.request import Priority
 from policy_server.jobs import webhooks
 from policy_server.jobs.addresses import AllowList
+from policy_server.jobs.webhook_lines import FIRST_REST_S, PER_LINE, PER_OWNER, Lines
 from policy_server.jobs.webhooks import Hooks, WebhookSender
 from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, NewJob, WebhookOutcome
 from policy_server.journal.jobs_memory import MemoryJobs
@@ -58,7 +59,9 @@ async def ended_job(store: MemoryJobs, url: str, tenant: str = "acme") -> Job:
     now = time.time()
     number = sum(store.counts().values())
     job = Job(
-        f"{number:032x}", tenant, "chat", Priority.P1, "POST", "/", now, now + 60, webhook=url
+        *(f"{number:032x}", tenant, "chat", Priority.P1, "POST", "/", now, now + 60),
+        webhook=url,
+        owner=tenant,
     )
     await store.accept(NewJob(job, JobRequest("h", (), b"", b""), f"uid{number}", "", b""))
     ended = await store.finish(Ending(job.id, JobState.DONE, now))
@@ -160,3 +163,79 @@ async def test_a_name_that_leads_to_this_machine_is_not_called(receiver: Receive
     async with sending(store, Hooks(AllowList.parse(["localhost"]), {"*": SECRET})) as outcomes:
         assert outcomes == [FAILED]
     assert receiver.calls == []
+
+
+@contextlib.asynccontextmanager
+async def silence() -> AsyncIterator[str]:
+    """A receiver that takes connections and says nothing."""
+    left: list[asyncio.StreamWriter] = []
+    server = await asyncio.start_server(lambda _, writer: left.append(writer), "127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+    for writer in left:
+        writer.close()
+    server.close()
+
+
+async def test_a_receiver_that_hangs_keeps_no_other_waiting(receiver: Receiver) -> None:
+    store = MemoryJobs()
+    async with silence() as dead:
+        for _ in range(100):
+            await ended_job(store, dead)
+        await ended_job(store, receiver.url)
+        sender = WebhookSender(store, HOOKS)
+        said = asyncio.Event()
+        sender.said = lambda _: said.set()
+        task = asyncio.create_task(sender.run())
+        async with asyncio.timeout(10):  # the dead one is given up after 15 s at the earliest
+            await said.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    assert len(receiver.calls) == 1
+
+
+async def test_where_nobody_answers_the_rest_waits_unasked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(webhooks, "TIMEOUT_S", 0.1)
+    store = MemoryJobs()
+    async with silence() as dead:
+        for _ in range(20):
+            await ended_job(store, dead)
+        await ended_job(store, dead, tenant="other")
+        hooks = Hooks(AllowList.parse(["127.0.0.1/32"]), {"*": SECRET})
+        async with sending(store, hooks) as outcomes:
+            assert set(outcomes) == {FAILED}
+            assert len(outcomes) <= 1 + PER_LINE
+    due = await store.due_webhooks(time.time() + FIRST_REST_S, 99)
+    assert len(due) == 21
+    assert sum(one.tries for one in due) == len(outcomes)
+
+
+def test_a_line_rests_longer_each_time_and_is_its_owners_own() -> None:
+    lines = Lines()
+
+    def hook(job_id: str, owner: str, url: str = "https://h:1/a") -> Job:
+        job = Job(job_id, owner, "chat", Priority.P1, "POST", "/", 0.0, 0.0)
+        return replace(job, owner=owner, webhook=url)
+
+    mine = hook("1", "a")
+    assert lines.away(mine, 100.0) == FIRST_REST_S
+    assert lines.away(mine, 104.0) is None, "it rests already"
+    assert lines.away(hook("2", "b"), 104.0) == FIRST_REST_S
+    assert lines.away(mine, 106.0) == 2 * FIRST_REST_S
+    lines.well(hook("3", "a", "https://H:1/other"))
+    assert lines.away(mine, 107.0) == FIRST_REST_S
+    for number in range(PER_LINE):
+        lines.begin(hook(f"x{number}", "a"))
+    full = lines.full()
+    assert full("new", "a", "https://h:1/b")
+    assert full("x0", "a", "https://elsewhere/"), "the same job"
+    assert not full("new", "a", "https://h:2/")
+    assert not full("new", "b", "https://h:1/b")
+    lines.end(hook("x0", "a"))
+    assert full("new", "a", "https://h:1/b"), "as it was when it was asked for"
+    assert not lines.full()("new", "a", "https://h:1/b")
+    many = lines.full()
+    passed = sum(not many(f"m{n}", "a", f"https://h{n}/") for n in range(3 * PER_OWNER))
+    assert passed == PER_OWNER - PER_LINE + 1
+    assert not many("new", "b", "https://h/")

@@ -12,6 +12,8 @@ import pytest_asyncio
 
 from policy_server.core.request import Priority
 from policy_server.journal.jobs import (
+    MAX_EVENTS,
+    RECORD_BYTES,
     Answer,
     Ending,
     Job,
@@ -45,7 +47,7 @@ def new(number: int, *, key: str = "", tenant: str = "acme", **facts: object) ->
         pool="chat",
         priority=Priority.P2,
         method="POST",
-        path="/v1/chat?x=ä",
+        path="/v1/chat/ä",
         created_at=100.0 + number,
         expires_at=1_000.0 + number,
         changed_at=100.0 + number,
@@ -56,6 +58,7 @@ def new(number: int, *, key: str = "", tenant: str = "acme", **facts: object) ->
         streamed=True,
         body_bytes=3,
         webhook="",
+        owner=tenant,
     )
     job = replace(job, **facts)  # type: ignore[arg-type]
     content = JobRequest("host:1", (("a", "1"), ("a", "ü")), b"sealed", b"\0\xff" + bytes([number]))
@@ -217,6 +220,33 @@ async def test_ends_are_to_be_told_until_they_are(harness: JobsHarness) -> None:
     await harness.store.webhook_tried(jobs[1].id, 1, None)
     due = await harness.store.due_webhooks(400.0, 10)
     assert [(one.job.id, one.tries) for one in due] == [(jobs[0].id, 1)]
+    told = await harness.store.get(jobs[1].id)
+    assert told is not None
+    assert told.webhook == "", "its secret is of no use any more"
+
+
+async def test_ends_of_those_that_are_taken_are_left_and_can_be_put_off(
+    harness: JobsHarness,
+) -> None:
+    store = harness.store
+    urls = ("https://a/", "https://b/", "https://a/")
+    jobs = [
+        (await store.accept(new(i, webhook=url, tenant=f"t{i}"))).job for i, url in enumerate(urls)
+    ]
+    for job in jobs:
+        await store.finish(Ending(job.id, JobState.DONE, 300.0))
+
+    def of_a(_id: str, _owner: str, url: str) -> bool:
+        return url == "https://a/"
+
+    assert [one.job.id for one in await store.due_webhooks(300.0, 10, of_a)] == [jobs[1].id]
+    free = await store.due_webhooks(300.0, 10, lambda i, owner, _: (i, owner) == (jobs[0].id, "t0"))
+    assert [one.job.id for one in free] == [jobs[1].id, jobs[2].id]
+    await store.webhooks_wait(300.0, 400.0, of_a)
+    await harness.restart()
+    store = harness.store
+    assert [one.job.id for one in await store.due_webhooks(399.0, 10)] == [jobs[1].id]
+    assert len(await store.due_webhooks(400.0, 10)) == 3
 
 
 async def test_the_counts_follow(harness: JobsHarness) -> None:
@@ -253,3 +283,80 @@ async def test_what_is_known_is_found_without_accepting_it(store: JobStore) -> N
     assert await store.known(new(2, key="k", tenant="b")) is None
     assert await store.known(new(3)) is None
     assert sum(store.counts().values()) == 1
+
+
+async def test_jobs_belong_to_their_owner_whoever_shares_its_turn(store: JobStore) -> None:
+    mine = (await store.accept(new(1, key="k", tenant="(unknown)", owner="a"))).job
+    other = await store.accept(new(2, key="k", tenant="(unknown)", owner="b"))
+    assert not other.existing
+    assert await store.listed("a", 9) == [mine]
+    assert await store.listed("(unknown)", 9) == []
+    assert await store.known(new(3, key="k", tenant="(unknown)", owner="c")) is None
+
+
+async def test_a_history_is_bounded_and_tells_the_end(harness: JobsHarness) -> None:
+    (job,) = await filled(harness.store, 1)
+    for number in range(1, 3 * MAX_EVENTS):
+        state = JobState.DISPATCHED if number % 2 else JobState.QUEUED
+        harness.store.note(Note(job.id, state, 200.0 + number, number, detail="no Envoy"))
+    await harness.store.finish(Ending(job.id, JobState.DONE, 900.0, "ok"))
+    await harness.restart()
+    told = await harness.store.history(job.id)
+    assert len(told) == MAX_EVENTS + 2, "the acceptance, the moves, the end"
+    assert [event.number for event in told] == list(range(1, MAX_EVENTS + 3))
+    assert (told[-1].state, told[-1].at) == (JobState.DONE, 900.0)
+    record = await harness.store.get(job.id)
+    assert record is not None
+    assert record.attempt == 3 * MAX_EVENTS - 1
+
+
+async def test_answers_that_are_too_much_are_forgotten_of_who_keeps_the_most(
+    harness: JobsHarness,
+) -> None:
+    answer = Answer(200, (), bytes(10_000))
+    one = RECORD_BYTES + 10_000
+    for number, tenant in enumerate("aaaaaaaabb"):
+        job = (await harness.store.accept(new(number, tenant=tenant))).job
+        await harness.store.finish(Ending(job.id, JobState.DONE, 300.0 + number, answer=answer))
+    waits = (await harness.store.accept(new(50, tenant="a"))).job
+    await harness.restart()
+    store = harness.store
+    assert store.ended_bytes() == 10 * one
+    assert await store.shrink(10 * one, 100) == 0
+    assert await store.shrink(6 * one, 3) == 3, "no more than asked for at once"
+    assert await store.shrink(6 * one, 100) == 1
+    assert [job.id for job in await store.listed("a", 99)] == [
+        waits.id,
+        *(new(i).job.id for i in (7, 6, 5, 4)),
+    ]
+    assert len(await store.listed("b", 99)) == 2
+    await harness.restart()
+    assert harness.store.ended_bytes() == 6 * one
+    assert await harness.store.purge(1e9, 100) == 6
+    assert harness.store.ended_bytes() == 0
+    assert dict(harness.store.counts())[JobState.DONE] == 0
+
+
+async def test_a_key_takes_over_only_when_no_secret_waits_for_another(
+    harness: JobsHarness,
+) -> None:
+    assert await harness.store.claim_key("one", give_up=False) == 0
+    plain = replace(new(1).request, sealed=b"")
+    await harness.store.accept(replace(new(1), request=plain))
+    assert await harness.store.claim_key("two", give_up=False) == 0
+    jobs = [(await harness.store.accept(new(i))).job for i in (2, 3)]
+    await harness.restart()
+    assert await harness.store.claim_key("two", give_up=False) == 0
+    assert await harness.store.claim_key("one", give_up=False) == 2
+    await harness.store.finish(Ending(jobs[0].id, JobState.DONE, 300.0))
+    assert await harness.store.claim_key("one", give_up=False) == 1
+    assert await harness.store.claim_key("one", give_up=True) == 0
+    await harness.restart()
+    assert await harness.store.claim_key("one", give_up=False) == 0
+
+
+async def test_a_query_from_before_it_was_sealed_goes_with_the_end(harness: JobsHarness) -> None:
+    job = (await harness.store.accept(new(1, path="/v1?key=AIza"))).job
+    ended = await harness.store.finish(Ending(job.id, JobState.DONE, 300.0))
+    assert ended is not None
+    assert ended.path == "/v1"
