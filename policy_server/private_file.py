@@ -7,6 +7,7 @@ so that a power cut takes back nothing that was said to be there.
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,6 +31,21 @@ def open_to_all(mode: int) -> bool:
     """Whether everybody on the machine can use a file of this mode. Its group may: Kubernetes
     gives a volume the pod's own (fsGroup) and lets it read and write all that is in it."""
     return bool(mode & 0o007)
+
+
+def open_folder(folder: Path) -> str | None:
+    """What is wrong with a folder of ours that we did not make, for people; None = nothing.
+
+    Others may look into one that is somebody else's, as a volume is in a pod: that is not in our
+    hands, and our files in it are closed to them.
+    """
+    found = folder.stat()
+    others = stat.S_IMODE(found.st_mode) & 0o007
+    if others & 0o002 and not found.st_mode & stat.S_ISVTX:
+        return f"{folder}: everybody on this machine can put files there; run: chmod o-rwx {folder}"
+    if others and os.geteuid() in (0, found.st_uid):
+        return f"{folder}: everybody on this machine can look into it; run: chmod o-rwx {folder}"
+    return None
 
 
 def replace(path: Path, data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -13,6 +14,7 @@ from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.port import Journal, JournalError
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
+from policy_server.private_file import open_folder
 from policy_server.telemetry.journal_metrics import JournalMetrics
 
 FIX = (
@@ -69,6 +71,9 @@ class JournalParts:
             self.journal.open()
         except JournalError as error:
             raise ConfigError(f"journal.path: {error}") from None
+        with suppress(OSError):
+            if exposed := open_folder(self.journal.store.path.parent):
+                self._log.warning("journal", detail=exposed)
         self.tick()
 
     def _records(self) -> Mapping[str, int]:

@@ -76,13 +76,16 @@ def crowd(each: int = EACH) -> list[Ask]:
 
 @contextlib.asynccontextmanager
 async def stage(
-    directory: Path, wiring: Wiring = "gate"
+    directory: Path, wiring: Wiring = "gate", *, jobs: bool = False
 ) -> AsyncIterator[tuple[Stack, EchoUpstream]]:
-    """Policy server, Envoy, and a model server that writes down who comes."""
+    """Policy server, Envoy, and a model server that writes down who comes. `jobs`: they are taken,
+    too."""
     where = ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     config = directory / "config.yaml"
-    config.write_text(json.dumps({"server": server, **CONFIG}))
+    via = {"via": f"http://127.0.0.1:{where['jobs']}"} if jobs else {}
+    settings = {**CONFIG, "jobs": {**CONFIG["jobs"], **via}}
+    config.write_text(json.dumps({"server": server, **settings}))
     bootstrap = bootstrap_for(where, config, wiring=wiring)
     log = connection_manager(bootstrap)["access_log"][0]["typed_config"]["common_config"]
     log["buffer_flush_interval"] = "0.003s"  # the end of each answer is told at once

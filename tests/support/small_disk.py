@@ -79,7 +79,7 @@ def mount(path: Path, *options: str) -> bool:
 def small_disk(path: Path, size: str = "1m") -> Iterator[SmallDisk]:
     """The disk, at `path`."""
     path.mkdir()
-    mounted = mount(path, f"size={size}")
+    mounted = mount(path, f"size={size}", "mode=0700")
     try:
         yield SmallDisk(path, mounted)
     finally:

@@ -15,8 +15,9 @@ from policy_server.journal.sqlite.database import (
     SCHEMA_VERSION,
     open_to_read,
 )
+from policy_server.journal.sqlite.jobs_inspect import job_findings
 from policy_server.journal.sqlite.trouble import explained
-from policy_server.private_file import open_to_all
+from policy_server.private_file import open_folder, open_to_all
 
 MAX_FINDINGS = 20
 _READERS: dict[str, Callable[[str], object]] = {
@@ -70,7 +71,8 @@ def findings(path: Path) -> list[str]:
     """What is wrong with the journal, one sentence each; nothing = it is sound."""
     try:
         with _reading(path) as db:
-            return [*_identity(db, path), *_damage(db), *_unreadable(db), *_modes(path)]
+            found = [*_identity(db, path), *_damage(db), *_unreadable(db)]
+            return [*found, *job_findings(db), *_modes(path)]
     except JournalError as error:
         return [str(error)]
 
@@ -111,7 +113,9 @@ def _unreadable(db: sqlite3.Connection) -> list[str]:
 def _modes(path: Path) -> list[str]:
     files = (path, _log(path))
     exposed = [f.name for f in files if f.exists() and open_to_all(f.stat().st_mode)]
-    return [f"{name}: everybody on this machine can read it; chmod 600" for name in exposed]
+    found = [f"{name}: everybody on this machine can read it; chmod 600" for name in exposed]
+    folder = open_folder(path.parent)
+    return [*found, folder] if folder is not None else found
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from policy_server.journal.jobs import Answer, Ending, JobState, Note
 from policy_server.journal.sqlite import database
+from policy_server.journal.sqlite.inspect import findings
 from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from tests.unit.journal.test_jobs_contract import ANSWER, new
@@ -110,6 +111,42 @@ async def test_a_journal_of_before_there_were_owners(
         assert ended is not None
         assert ended.path == "/v1"
     assert b"AIza" not in copied_in(path)
+
+
+@pytest.mark.parametrize(
+    ("harm", "said"),
+    [
+        ("UPDATE jobs SET state = 'odd'", "2 records that can't be read"),
+        ("UPDATE jobs SET priority = 7", "2 records that can't be read"),
+        ("UPDATE jobs SET seats = 'x'", "2 records that can't be read"),
+        ("UPDATE jobs SET path = x'ff'", "2 records that can't be read"),
+        ("UPDATE job_contents SET headers = '{'", "2 sets of headers that can't be read"),
+        ("UPDATE job_contents SET body = NULL", "1 that wait and have lost their request"),
+        ("DELETE FROM job_contents", "1 that wait and have lost their request"),
+        ("DELETE FROM jobs WHERE state = 'done'", "2 rows of jobs that are forgotten"),
+        ("UPDATE job_contents SET sealed = x'00'", "1 that have ended and still keep secrets"),
+    ],
+)
+async def test_what_is_wrong_with_a_job_is_found(path: Path, harm: str, said: str) -> None:
+    async with opened(path) as (jobs, _):
+        for number in (1, 2):
+            await jobs.accept(new(number))
+        await jobs.finish(Ending(new(1).job.id, JobState.DONE, 300.0, answer=ANSWER))
+        assert findings(path) == [], "beside the server, too"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(harm)
+    assert findings(path)[0].startswith(f"jobs: {said}")
+
+
+async def test_a_folder_that_is_open_to_all_is_found(path: Path) -> None:
+    async with opened(path):
+        for mode, said in ((0o755, "can look into it"), (0o777, "can put files there")):
+            path.parent.chmod(mode)
+            (found,) = findings(path)
+            assert said in found
+            assert f"chmod o-rwx {path.parent}" in found
+        path.parent.chmod(0o770)
+        assert findings(path) == []
 
 
 def older(path: Path, monkeypatch: pytest.MonkeyPatch) -> sqlite3.Connection:
