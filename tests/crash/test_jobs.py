@@ -23,7 +23,7 @@ from tests.crash.jobs_scenario import JOBS, answer_of, new_job
 ROOT = Path(__file__).resolve().parents[2]
 ENDS = (JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.CANCELLED)
 READS = {"load", "get", "listed", "request", "answer", "history", "unfinished", "overdue"}
-READS |= {"due_webhooks", "counts", "known", "trouble", "found"}
+READS |= {"due_webhooks", "counts", "known", "ended_bytes", "trouble", "found"}
 FSYNCS = ("always", "interval")
 
 

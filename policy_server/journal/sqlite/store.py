@@ -26,8 +26,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar, cast
 
-from policy_server.journal.port import JournalClosedError, JournalUnavailableError
-from policy_server.journal.sqlite.database import open_to_read
+from policy_server.journal.port import (
+    JournalClosedError,
+    JournalError,
+    JournalUnavailableError,
+)
+from policy_server.journal.sqlite.database import SCHEMA_VERSION, check_version, open_to_read
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.trouble import explained, is_trouble
 from policy_server.journal.sqlite.writer import Table, Writer, WriterOptions
@@ -166,13 +170,23 @@ class Store:
     def _read_now(self, fn: Op[T]) -> T:
         try:
             if self._read_db is None:
-                self._read_db = open_to_read(self._o.path)
+                self._read_db = self._reading()
             return fn(self._read_db)
         except sqlite3.Error as error:
             if not is_trouble(error) or error.sqlite_errorcode == sqlite3.SQLITE_READONLY:
                 raise
             self._drop_reader()
             raise JournalUnavailableError(explained(error, self._o.path)) from None
+
+    def _reading(self) -> sqlite3.Connection:
+        """On a disk that was in trouble from the start the tables are not there yet, or those of
+        an earlier version."""
+        db = open_to_read(self._o.path)
+        with suppress(JournalError):
+            if check_version(db, self._o.path) == SCHEMA_VERSION:
+                return db
+        db.close()
+        raise JournalUnavailableError(f"{self._o.path}: the disk has not taken its tables yet")
 
     def _drop_reader(self) -> None:
         if self._read_db is not None:
