@@ -89,8 +89,9 @@ class WebhookSender:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._session is not None:
-                await self._session.close()
+            session, self._session = self._session, None
+            if session is not None:
+                await session.close()
 
     async def _rest(self) -> None:
         with contextlib.suppress(TimeoutError):
