@@ -60,7 +60,10 @@ def label(value: str) -> str:
 
 _SECRETS = frozenset(
     f"header:{name}"
-    for name in ("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key")
+    for name in (
+        *("authorization", "proxy-authorization", "cookie", "x-api-key", "api-key"),
+        *("x-goog-api-key", "ocp-apim-subscription-key"),
+    )
 )
 
 

@@ -9,14 +9,16 @@ to the address that was looked at, so that a second answer of the DNS changes no
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -138,22 +140,35 @@ def _is_public(address: Address) -> bool:
 
 class PinnedResolver(AbstractResolver):
     """Resolves, and gives only addresses that may be called. The connection takes these, no others
-    are ever asked for."""
+    are ever asked for. It has threads of its own: a name server that hangs keeps nothing waiting
+    that does not ask it."""
 
-    def __init__(self, allowed: Callable[[], AllowList]) -> None:
+    def __init__(self, allowed: Callable[[], AllowList], at_once: int) -> None:
         self._allowed = allowed
-        self._inner = aiohttp.ThreadedResolver()
+        self._threads = ThreadPoolExecutor(at_once, "webhook-dns")
 
     async def resolve(
         self, host: str, port: int = 0, family: Any = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """The addresses; OSError when none of them may be called."""
-        found = await self._inner.resolve(host, port, family)
-        usable = [one for one in found if self._allowed().takes_address(one["host"])]
+        ask = partial(socket.getaddrinfo, host, port, family, socket.SOCK_STREAM)
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, ask)
+        usable = [
+            ResolveResult(
+                hostname=host,
+                host=str(address[0]),
+                port=port,
+                family=kind,
+                proto=proto,
+                flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
+            )
+            for kind, _, proto, _, address in found
+            if self._allowed().takes_address(str(address[0]))
+        ]
         if not usable:
             raise OSError(None, f"{host} has no address that a webhook may go to")
         return usable
 
     async def close(self) -> None:
-        """Let go of the resolver."""
-        await self._inner.close()
+        """Let go of the threads that wait for nothing."""
+        self._threads.shutdown(wait=False, cancel_futures=True)

@@ -185,7 +185,8 @@ class WebhookSender:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(
-                    resolver=PinnedResolver(lambda: self.hooks.allow),
+                    resolver=PinnedResolver(lambda: self.hooks.allow, AT_ONCE),
+                    limit=AT_ONCE,
                     use_dns_cache=False,
                     force_close=True,
                 ),

@@ -23,9 +23,10 @@ class KeptBytes:
 
     def add(self, tenant: str, size: int) -> None:
         """So much more (or, negative, less) is kept of this tenant."""
-        self.total += size
-        left = self._by_tenant.get(tenant, 0) + size
-        if left > 0:
+        before = self._by_tenant.get(tenant, 0)
+        left = max(0, before + size)
+        self.total += left - before
+        if left:
             self._by_tenant[tenant] = left
         else:
             self._by_tenant.pop(tenant, None)

@@ -59,6 +59,7 @@ class SqliteJobs:
         self._dispatched: set[str] = set()
         self._ended = dict.fromkeys(_ENDED, 0)
         self._kept = KeptBytes()
+        self._recount = False  # what is kept was changed and could not be counted
 
     async def load(self) -> None:
         """Count what is there."""
@@ -104,6 +105,7 @@ class SqliteJobs:
         if job.state.ended:
             self._open -= 1
             self._ended[job.state] += 1
+            self._recount = True  # how large its answer is, the file knows
         else:
             self._open += 1
 
@@ -114,6 +116,8 @@ class SqliteJobs:
 
     async def shrink(self, max_bytes: int, limit: int) -> int:
         """See `JobStore`."""
+        if self._recount:
+            self._kept, self._recount = await self._store.read(queries.kept_bytes), False
         surplus = self._kept.surplus(max_bytes)
         if not surplus:
             return 0
@@ -124,7 +128,9 @@ class SqliteJobs:
     async def _forget(self, ids: list[str]) -> int:
         if not ids:
             return 0
+        self._recount, known = True, self._recount  # unless it is heard how many it were
         gone = await self._store.write_durably(lambda db: _delete(db, ids))
+        self._recount = known
         for state, tenant, size in gone:
             self._ended[state] -= 1
             self._kept.add(tenant, -size)

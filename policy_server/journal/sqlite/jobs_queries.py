@@ -96,13 +96,14 @@ def stock(db: sqlite3.Connection) -> tuple[dict[JobState, int], list[str], KeptB
     """What is there: jobs by state, who is on its way, what the ended ones take."""
     rows = rows_of(db, "SELECT state, count(*) FROM jobs GROUP BY state")
     moving = rows_of(db, f"SELECT id FROM jobs WHERE {OPEN} AND state = 'dispatched'")
-    kept = rows_of(
-        db,
-        f"SELECT tenant, sum({RECORD_BYTES} + answer_bytes) FROM jobs WHERE NOT {OPEN}"
-        " GROUP BY tenant",
-    )
     counts = {JobState(state): count for state, count in rows}
-    return counts, [row[0] for row in moving], KeptBytes(dict(kept))
+    return counts, [row[0] for row in moving], kept_bytes(db)
+
+
+def kept_bytes(db: sqlite3.Connection) -> KeptBytes:
+    """What the ended ones take."""
+    query = f"SELECT tenant, sum({RECORD_BYTES} + answer_bytes) FROM jobs WHERE NOT {OPEN}"
+    return KeptBytes(dict(rows_of(db, query + " GROUP BY tenant")))
 
 
 def job_by_id(db: sqlite3.Connection, job_id: str) -> Job | None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+import threading
+from typing import Any
+
 import pytest
 
 from policy_server.jobs.addresses import AllowList, PinnedResolver
@@ -88,8 +93,30 @@ def test_addresses(address: str, allowed: bool) -> None:
 
 async def test_a_name_that_leads_home_is_not_called() -> None:
     with pytest.raises(OSError, match="no address that a webhook may go to"):
-        await PinnedResolver(lambda: AllowList.parse(["localhost"])).resolve("localhost", 80)
-    at_home = PinnedResolver(lambda: AllowList.parse(["localhost", "127.0.0.0/8", "::1"]))
+        await PinnedResolver(lambda: AllowList.parse(["localhost"]), 1).resolve("localhost", 80)
+    at_home = PinnedResolver(lambda: AllowList.parse(["localhost", "127.0.0.0/8", "::1"]), 1)
     found = await at_home.resolve("localhost", 80)
     assert {one["host"] for one in found} <= {"127.0.0.1", "::1"}
+    await at_home.close()
+
+
+async def test_a_name_server_that_hangs_keeps_no_other_name_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_go, look_up = threading.Event(), socket.getaddrinfo
+
+    def slow(host: str, *more: Any) -> Any:
+        if host == "dead.example":
+            let_go.wait(30)
+        return look_up("localhost", *more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    at_home = PinnedResolver(lambda: AllowList.parse(["127.0.0.0/8", "::1"]), 64)
+    hanging = [asyncio.create_task(at_home.resolve("dead.example", 80)) for _ in range(40)]
+    async with asyncio.timeout(20):
+        assert await at_home.resolve("well.example", 80)
+        await asyncio.get_running_loop().run_in_executor(None, int)  # nor anything else
+    assert not any(task.done() for task in hanging)
+    let_go.set()
+    await asyncio.gather(*hanging)
     await at_home.close()

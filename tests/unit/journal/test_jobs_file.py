@@ -54,6 +54,22 @@ async def test_what_is_forgotten_leaves_nothing_behind(path: Path) -> None:
             assert await store.read(lambda db, q=query: db.execute(q).fetchone()) == (0,), table
 
 
+async def test_an_end_that_was_denied_and_is_there_is_counted_before_anything_goes(
+    path: Path,
+) -> None:
+    async with opened(path) as (jobs, _):
+        for number in range(3):
+            job = (await jobs.accept(new(number))).job
+            ended = await jobs.finish(Ending(job.id, JobState.DONE, 300.0 + number, answer=ANSWER))
+        known = jobs.ended_bytes()
+        assert ended is not None
+        jobs._kept.add(ended.tenant, -known // 3)  # as if the last end had not been heard of
+        jobs.found(ended)
+        assert await jobs.shrink(known, 10) == 0
+        assert jobs.ended_bytes() == known
+        assert await jobs.shrink(known - 1, 10) == 1
+
+
 @pytest.mark.parametrize("body", [b"x", bytes(100_000)], ids=["small", "large"])
 async def test_what_was_sealed_is_gone_from_the_file_after_the_end(path: Path, body: bytes) -> None:
     secret = b"a-sealed-secret-" * 500

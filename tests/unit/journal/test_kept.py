@@ -22,6 +22,8 @@ def test_the_sum_follows_and_nobody_stays_with_nothing() -> None:
     kept.add("a", -7)
     assert (kept.total, kept.surplus(-1)) == (0, {})
     assert copy.total == 7
+    kept.add("b", -5)
+    assert kept.total == 0, "what was never counted takes nothing away"
 
 
 @given(st.dictionaries(st.text(max_size=2), st.integers(1, 1000), max_size=8), st.integers(0, 4000))
