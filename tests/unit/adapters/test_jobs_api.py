@@ -280,3 +280,18 @@ async def test_a_token_file_that_is_no_use_lets_nobody_in(
         assert "token" in await answer.text()
     assert (await found.get("/policy/jobs/two")).status == 503
     await found.http.close()
+
+
+async def test_what_belonged_to_the_connection_is_not_replayed(api: Api) -> None:
+    theirs = (
+        *(("transfer-encoding", "chunked"), ("connection", "close"), ("content-length", "9999")),
+        *(("keep-alive", "timeout=77"), ("x-own", "1"), ("x-own", "2")),
+    )
+    api.jobs.answers["one"] = Answer(200, theirs, b"body")
+    answer = await api.get("/policy/jobs/one/response")
+    assert await answer.read() == b"body"
+    assert answer.headers["content-length"] == "4"
+    assert answer.headers.getall("x-own") == ["1", "2"]
+    assert not {"transfer-encoding", "connection", "keep-alive"} & {
+        n.lower() for n in answer.headers
+    }

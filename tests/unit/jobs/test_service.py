@@ -491,3 +491,25 @@ async def test_a_mistake_of_ours_strands_no_job(monkeypatch: pytest.MonkeyPatch)
         ended = await live.ended(await live.submit())
     assert (ended.state, ended.attempt) == (JobState.DONE, 2)
     assert [type(context["exception"]) for context in said] == [KeyError]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"path": "/other"},
+        {"path": "/ok?x=1"},
+        {"body": b"other"},
+        {"headers": (("content-type", "text/plain"),)},
+    ],
+)
+async def test_a_key_stands_for_one_request(other: dict[str, Any]) -> None:
+    json_type = (("content-type", "application/json"),)
+    async with stage(ok) as live:
+        live.driver.pause_jobs()
+        job = await live.submit(key="k", headers=json_type)
+        same = live.submission(key="k", headers=(*json_type, ("x-request-id", "2")))
+        again = await live.jobs.accept(same)
+        assert isinstance(again, Accepted)
+        assert (again.existing, again.job.id) == (True, job.id)
+        clash = live.submission(**{"key": "k", "headers": json_type, **other})
+        assert await live.jobs.accept(clash) is JobRefusal.KEY_CLASH

@@ -304,7 +304,9 @@ async def test_what_can_not_be_judged_is_tried_again(
 async def test_a_cancelled_job_leaves_its_pause() -> None:
     async with stage(refusing(9)) as live:
         job = await busy_then_ok(live)
+        (pause,) = live.jobs._dispatcher._pauses.values()
         await live.jobs.cancel(job.id)
+        assert pause.cancelled()
         assert live.jobs._dispatcher._pauses == {}
 
 
