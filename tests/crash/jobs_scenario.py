@@ -173,6 +173,7 @@ def main() -> None:
     root, mode, fsync = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
     housekeeping.CHECKPOINT_BYTES = 1  # so that checkpoints are among the steps
     housekeeping.KEPT_PAGES = 0
+    housekeeping.PAUSE_S = 0.002  # a checkpoint that met a reader is made again within the run
     writer.RETRY_S = writer.LINGER_S = writer.IDLE_S = 0.002
     ends = {}
     for at in range(1, MOST_STEPS):
