@@ -231,6 +231,9 @@ class JobsConfig(Section):
         return self
 
 
+MIN_BODY_BUFFER = 32 * 1024 * 1024
+
+
 class Config(Section):
     """The whole file."""
 
@@ -244,6 +247,15 @@ class Config(Section):
     tenants: TenantsConfig = TenantsConfig()
     retry_after: RetryAfterConfig = RetryAfterConfig()
     jobs: JobsConfig = JobsConfig()
+
+    @property
+    def body_buffer_bytes(self) -> int:
+        """The largest body that Envoy takes on a governed route, with room to spare for jobs.
+
+        It must fit whole: json_to_metadata reads it, and an HTTP/1.1 client that waits with more
+        than the buffer in flight cannot be seen leaving.
+        """
+        return max(MIN_BODY_BUFFER, 2 * int(self.jobs.max_body))
 
     @field_validator("pools")
     @classmethod

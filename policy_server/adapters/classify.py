@@ -23,7 +23,6 @@ PATH_KEPT = 256
 UNKNOWN_TENANT = "(unknown)"
 MAX_NAME = 128
 """Longer tenant names are replaced by their hash, so that a held request stays small."""
-MAX_BODY_BYTES = 1 << 40
 MAX_PROMPT_TOKENS = 32_768
 """The estimate from a content length stops here: a 3 MB image is not 750k tokens."""
 BYTES_PER_TOKEN = 4
@@ -115,7 +114,7 @@ def _request(
 ) -> Request:
     pool, priority, tenant, path, upgrade = who
     headers, body = facts.headers, facts.body
-    body_bytes = min(_whole(headers.get("content-length", "")), MAX_BODY_BYTES)
+    body_bytes = min(_whole(headers.get("content-length", "")), rules.max_body_bytes)
     waits_s = min(facts.time_left_s, patience_s(headers), ENDLESS_S)
     return Request(
         uid=_uid(headers.get("x-policy-uid", "")),

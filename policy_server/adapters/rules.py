@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from policy_server.adapters import patience
-from policy_server.config import Config
+from policy_server.config import MIN_BODY_BUFFER, Config
 from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.config_pools import MatchConfig
 from policy_server.core.params import default_classes
@@ -86,6 +86,8 @@ class ClassifyRules:
     default_max_class: Priority = Priority.P0
     known_tenants: frozenset[str] = frozenset()
     orca_pools: frozenset[str] = frozenset()
+    max_body_bytes: int = MIN_BODY_BUFFER
+    """A held request keeps no more than this in Envoy, whatever length it claims."""
 
     @cached_property
     def wanted_headers(self) -> frozenset[str]:
@@ -114,6 +116,7 @@ def rules_of(config: Config) -> ClassifyRules:
         default_max_class=Priority[config.tenants.default_max_class],
         known_tenants=frozenset(config.tenants.named if config.tenants.known else ()),
         orca_pools=frozenset(pool.name for pool in config.pools if pool.load_reports.orca),
+        max_body_bytes=config.body_buffer_bytes,
     )
 
 

@@ -229,6 +229,7 @@ class Pool:
         wait = max(0.0, now - request.arrived) if queued else 0.0
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
         lease = Lease(request, now, observe, weight, now, wait)
+        self.lines.note_dispatch(request)
         self._charge(request, self.weights.charge(lease), now)
         leases.grant(lease)
         self.usable.ceiling.take(now)

@@ -46,14 +46,11 @@ ANSWER_HEADERS = {
     "x-policy-class": "%DYNAMIC_METADATA(policy:class)%",
     "x-queue-wait-ms": "%DYNAMIC_METADATA(policy:queue_wait_ms)%",
 }
-# A body must fit whole: json_to_metadata reads it, and an HTTP/1.1 client that waits with more
-# than the buffer in flight cannot be seen leaving.
-MIN_BODY_BUFFER = 32 * 1024 * 1024
 
 
 def body_buffer_bytes(config: Config) -> int:
     """The largest body that Envoy takes on a governed route, with room to spare for jobs."""
-    return max(MIN_BODY_BUFFER, 2 * int(config.jobs.max_body))
+    return config.body_buffer_bytes
 
 
 def route_config(

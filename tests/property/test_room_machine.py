@@ -88,8 +88,10 @@ class RoomMachine(RuleBasedStateMachine):
         total = sum(r.body_bytes for r in naive.waiting)
         fits = len(naive.waiting) < BOUNDS.max_requests and total + body_bytes <= BOUNDS.max_bytes
         assert room.fits(newcomer) is fits
-        held = sum(r.tenant == tenant for r in naive.waiting)
-        assert room.tenant_full(newcomer) is (bool(tenant) and held >= BOUNDS.tenant_max_requests)
+        own = [r.body_bytes for r in naive.waiting if r.tenant == tenant]
+        many = len(own) >= BOUNDS.tenant_max_requests
+        large = 2 * (sum(own) + body_bytes) > BOUNDS.max_bytes
+        assert room.tenant_full(newcomer) is (bool(tenant and own) and (many or large))
         if not fits:
             victims = self.lesser(newcomer)
             found = room.victims_for(newcomer)

@@ -11,7 +11,7 @@ from policy_server.core.leases import LeaseTable
 from policy_server.core.limit.vegas import reserve_of
 from policy_server.core.params import PoolParams
 from policy_server.core.request import JOBS, LINES, Priority, Request
-from policy_server.core.room.calm import calm_seats
+from policy_server.core.room.calm import CalmReserve
 from policy_server.core.room.classes import ONE_SEAT, ClassRule, Heads
 from policy_server.core.room.jobs import JobLines
 from policy_server.core.room.room import Room
@@ -27,6 +27,7 @@ class Lines:
         self.rule = ClassRule(params.classes, params.jobs_share)
         self.jobs_held = False
         self._tickets, self._job_requests = self.room.tickets, self.jobs.requests
+        self._calm = CalmReserve()
         self._leases = leases
         self._usable = usable
 
@@ -124,6 +125,11 @@ class Lines:
         held_back = self._heads(limit).held_back
         return any(not held_back[line] for line in waiting)
 
+    def note_dispatch(self, request: Request) -> None:
+        """This request goes now; it is out of line and not charged yet."""
+        if self._tickets and request.line != JOBS and self.room.waits(request.priority):
+            self._calm.note_dispatch(request.line, self.room.calm(request))
+
     def prolong(self, request: Request, now: float) -> bool:
         """Whether someone whose time is over waits on, because no back end is ready."""
         patient = self._usable.ramp.patient(request)
@@ -159,7 +165,9 @@ class Lines:
         return Heads(need, held_back, calm)
 
     def _kept_free(self, line: int, limit: float) -> int:
-        return 0 if line == JOBS else calm_seats(self.room.used_elsewhere(Priority(line)), limit)
+        if line == JOBS:
+            return 0
+        return self._calm.seats(line, self.room.used_elsewhere(Priority(line)), limit)
 
     def _seats(self) -> list[int]:
         """Seats in use by each line."""

@@ -23,6 +23,7 @@ from policy_server.core.room.queue import ClassQueue
 from policy_server.core.room.tenants import FairLines
 from policy_server.core.room.ticket import Ticket
 
+TENANT_SHARE = 0.5  # of the bytes: one tenant's bodies, real or claimed, never fill the room
 MAX_DISPLACED = 64  # a single large body may push out this many small ones, not the whole room
 
 
@@ -33,6 +34,7 @@ class Room:
         self._p = params
         self._queues = [ClassQueue(params.tenant_weights) for _ in PRIORITIES]
         self._held_by: Counter[str] = Counter()
+        self._bytes_by: Counter[str] = Counter()
         self.tickets: dict[str, Ticket] = {}
         """By uid: all tickets in line, their requests here or not; read only."""
         self.places = Places()
@@ -110,10 +112,12 @@ class Room:
         )
 
     def tenant_full(self, request: Request) -> bool:
-        """Whether this tenant holds as many places as one may; strangers have no such bound."""
-        if not request.tenant:
+        """Whether this tenant holds as much as one may; strangers have no such bound."""
+        held = self._held_by[request.tenant]
+        if not request.tenant or not held:
             return False
-        return self._held_by[request.tenant] >= self._p.tenant_max_requests
+        held_bytes = self._bytes_by[request.tenant] + request.body_bytes
+        return held >= self._p.tenant_max_requests or held_bytes > TENANT_SHARE * self._p.max_bytes
 
     def tenants(self) -> Counter[str]:
         """Held requests per tenant who waits."""
@@ -185,6 +189,7 @@ class Room:
         self.tickets[request.uid] = ticket
         self._queues[request.priority].push(ticket)
         self._held_by[request.tenant] += 1
+        self._bytes_by[request.tenant] += request.body_bytes
         self.held += 1
         self.held_bytes += request.body_bytes
         return ticket
@@ -206,8 +211,9 @@ class Room:
         request = ticket.request
         self._queues[request.priority].remove(ticket)
         self._held_by[request.tenant] -= 1
+        self._bytes_by[request.tenant] -= request.body_bytes
         if not self._held_by[request.tenant]:
-            del self._held_by[request.tenant]
+            del self._held_by[request.tenant], self._bytes_by[request.tenant]
         self.held -= 1
         self.held_bytes -= request.body_bytes
         return request

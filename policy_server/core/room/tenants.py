@@ -119,8 +119,15 @@ class FairLines:
         )
 
     def calm(self, tenant: str) -> bool:
-        """Whether this tenant used clearly less than the heaviest of those who wait."""
-        return not self._turns or self._counters.get(tenant, 0.0) < CALM * self._turns[-1][0]
+        """Whether this tenant used clearly less than the heaviest of those who wait.
+
+        Or than those use who use the class now, by token: among tenants who come once nobody
+        floods, whoever waits.
+        """
+        if not self._turns or self._used <= FADED:
+            return True
+        level = max(self._turns[-1][0], self._squared / self._used)
+        return self._counters.get(tenant, 0.0) < CALM * level
 
     @property
     def elsewhere(self) -> float:

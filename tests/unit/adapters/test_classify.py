@@ -129,6 +129,10 @@ def test_content_length(length: str, body_bytes: int) -> None:
     assert found.prompt_tokens == body_bytes // 4
 
 
+def test_a_claimed_length_counts_with_no_more_than_envoy_keeps() -> None:
+    assert request({"content-length": "268435400"}).body_bytes == 32 * 1024 * 1024
+
+
 def test_a_huge_body_is_no_huge_prompt() -> None:
     assert request({"content-length": str(3 << 20)}).prompt_tokens == MAX_PROMPT_TOKENS
 

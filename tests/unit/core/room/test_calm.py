@@ -4,25 +4,49 @@ from __future__ import annotations
 
 import pytest
 
-from policy_server.core.room.calm import MAX_SHARE, calm_seats
+from policy_server.core.room.calm import MAX_SHARE, CalmReserve
 from policy_server.core.room.classes import ClassRule, Heads
 from policy_server.core.room.tenants import FairLines
 from policy_server.core.room.ticket import Ticket
 from tests.support.core_builders import P0, P1, P2, pool_params, request
 
 
+def taught(calm: float, dispatches: int = 5_000) -> CalmReserve:
+    reserve = CalmReserve()
+    for number in range(dispatches):
+        reserve.note_dispatch(P1, number % 100 < 100 * calm)
+    return reserve
+
+
 def test_without_calm_tenants_nothing_is_kept_free() -> None:
-    assert calm_seats(0.0, 100.0) == 0
-    assert calm_seats(0.01, 100.0) == 0
+    assert CalmReserve().seats(P1, 1.0, 100.0) == 0
+    assert taught(0.0).seats(P1, 1.0, 100.0) == 0
 
 
 def test_the_more_the_calm_take_the_more_is_kept_for_them_up_to_a_fifth() -> None:
-    assert [calm_seats(share, 100.0) for share in (0.05, 0.3, 0.6, 0.9, 1.0)] == [2, 5, 13, 20, 20]
-    assert MAX_SHARE * 100.0 == 20.0
+    kept = [taught(share).seats(P1, 1.0, 100.0) for share in (0.05, 0.3, 0.6, 0.9)]
+    assert kept == sorted(kept)
+    assert 1 <= kept[0] <= 4
+    assert kept[-1] == MAX_SHARE * 100
+    assert taught(0.9).seats(P2, 1.0, 100.0) == 0  # each class has its own
+
+
+def test_no_more_is_kept_than_those_who_do_not_wait_could_take() -> None:
+    kept = [taught(0.9).seats(P1, elsewhere, 100.0) for elsewhere in (0.01, 0.05, 0.3, 0.6, 1.0)]
+    assert kept == [0, 2, 5, 13, 20]
 
 
 def test_a_tiny_engine_keeps_nothing_free() -> None:
-    assert calm_seats(0.9, 4.0) == 0
+    assert taught(0.9).seats(P1, 1.0, 4.0) == 0
+
+
+def test_tenants_who_come_once_are_no_flood() -> None:
+    fair = FairLines()
+    waiting(fair, "first", "second")
+    assert fair.calm("first")  # nobody has used anything
+    fair.charge("another", 100.0, 0.0)
+    assert fair.calm("first")  # the heaviest who waits, and that is nothing
+    assert not fair.calm("another")
 
 
 def waiting(fair: FairLines, *tenants: str) -> list[Ticket]:

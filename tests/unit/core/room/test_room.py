@@ -80,6 +80,18 @@ def test_in_a_room_made_smaller_a_newcomer_makes_way_for_itself_only() -> None:
     assert victims(full, P2) is None
 
 
+def test_one_tenants_bodies_fill_half_of_the_room_at_most() -> None:
+    half = room(max_requests=100, max_bytes=100)
+    large = request("a", P1, tenant="t", body_bytes=90)
+    assert not half.tenant_full(large)  # alone it may be as large as the room
+    half.enter(request("b", P1, tenant="t", body_bytes=30))
+    assert not half.tenant_full(request("c", P1, tenant="t", body_bytes=20))
+    assert half.tenant_full(request("d", P1, tenant="t", body_bytes=21))
+    assert not half.tenant_full(request("e", P1, tenant="other", body_bytes=70))
+    half.leave("b")
+    assert not half.tenant_full(large)
+
+
 def test_sums_follow_who_enters_and_leaves() -> None:
     some = room()
     some.enter(request("a", P0, body_bytes=5))
