@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
 from policy_server.adapters.job_intake import JobIntake
@@ -14,8 +15,9 @@ from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
 from policy_server.jobs.addresses import AllowList
 from policy_server.jobs.bounds import Bound
-from policy_server.jobs.service import JobRules, Jobs, Via, Webhooks
-from policy_server.jobs.vault import ACCEPT, LOST_VARIABLE, Vault, VaultError, load_key
+from policy_server.jobs.service import Jobs
+from policy_server.jobs.settings import JobRules, Via, Webhooks
+from policy_server.jobs.vault import ACCEPT, KEY_BYTES, LOST_VARIABLE, Vault, VaultError, load_key
 from policy_server.jobs.webhooks import Hooks, WebhookSender
 from policy_server.journal.jobs import JobStore
 from policy_server.journal.jobs_memory import MemoryJobs
@@ -32,16 +34,17 @@ class JobParts:
         self, config: Config, driver: Driver, store: JobStore, vault: Vault, wiring: Wiring
     ) -> None:
         self._config = config
+        self._sends = takes_jobs(config)
         self.webhooks = WebhookSender(store, _hooks(config))
         self.jobs = Jobs(
             driver,
             store,
             vault,
-            Via(str(config.jobs.via), observable=wiring != "authz"),
+            Via(str(config.jobs.via) if self._sends else "", observable=wiring != "authz"),
             _rules(config),
             Webhooks(self.webhooks.allowed, self.webhooks.wake),
         )
-        self.intake = JobIntake(self.jobs, driver)
+        self.intake = JobIntake(self.jobs, driver) if self._sends else None
         self.api = JobsApi(
             JobsApiDeps(
                 self.jobs, lambda: rules_of(self._config), lambda: caller_mark(self._config)
@@ -54,11 +57,18 @@ class JobParts:
         self.jobs.rules = _rules(config)
         self.webhooks.use(_hooks(config))
 
-    def view(self) -> dict[str, object]:
-        """The section of `/statusz`."""
+    @property
+    def at_gate(self) -> Jobs | None:
+        """What the gate may know of them; None = there is no way to send them."""
+        return self.jobs if self._sends else None
+
+    def view(self) -> dict[str, object] | None:
+        """The section of `/statusz`; None = there are none, and none are taken."""
         counts: dict[str, object] = {s.value: n for s, n in self.jobs.counts().items()}
+        if not self._sends and not any(counts.values()):
+            return None
         view = {**counts, "ended_bytes": self.jobs.ended_bytes()}
-        return {**view, "via": str(self._config.jobs.via)}
+        return {**view, "via": str(self._config.jobs.via) if self._sends else None}
 
     async def take_up(self) -> None:
         """Take up what an earlier process left, as far as the disk can say now. Raises ConfigError
@@ -72,6 +82,7 @@ class JobParts:
         return {
             "the beat of jobs": self.jobs.beat,
             "the sweep of jobs": self.jobs.sweep,
+            "the tidying of jobs": self.jobs.tidy,
             "webhooks": self.webhooks.run,
         }
 
@@ -80,15 +91,18 @@ def build_jobs(
     config: Config, driver: Driver, data_dir: Path | None, wiring: Wiring
 ) -> JobParts | None:
     """The parts, None when there are no jobs. Raises ConfigError when the key is of no use."""
-    if not takes_jobs(config):
-        return None
+    store = _beside(driver.journal)
+    if not takes_jobs(config):  # what was accepted when there was a way is still there
+        nothing_to_open = Vault(secrets.token_bytes(KEY_BYTES))
+        kept = isinstance(store, SqliteJobs)
+        return JobParts(config, driver, store, nothing_to_open, wiring) if kept else None
     try:
         key = load_key(data_dir or Path("data"), os.environ)
     except VaultError as error:
         raise ConfigError(str(error)) from None
     except OSError as error:
         raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
-    return JobParts(config, driver, _beside(driver.journal), Vault(key), wiring)
+    return JobParts(config, driver, store, Vault(key), wiring)
 
 
 def _beside(journal: Journal) -> JobStore:

@@ -9,20 +9,21 @@ sweep    what is overdue expires, what is old is forgotten
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 
 from policy_server.driver import Driver
-from policy_server.jobs.bounds import NO_BOUND, Bound, OpenJobs
+from policy_server.jobs.bounds import OpenJobs
 from policy_server.jobs.delivery import Courier
 from policy_server.jobs.dispatcher import Dispatcher, Tools
 from policy_server.jobs.leaps import LifeClock
 from policy_server.jobs.passport import Passports
 from policy_server.jobs.sender import Sender
+from policy_server.jobs.settings import JobRules, Via, Webhooks
 from policy_server.jobs.token import runs_out_at
 from policy_server.jobs.vault import Vault, another_key, split_secrets, split_target
 from policy_server.jobs.watch import Watchers
@@ -50,39 +51,6 @@ PURGE_EVERY = 5  # sweeps
 PURGE_BATCH = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class JobRules:
-    """What the configuration says of jobs. Seconds and bytes. `bound`: those open at once, in all
-    and of one tenant; `max_result_bytes`: those that have ended. `tenant_header`: who it is.
-    `key_lost`: the secrets that wait may be given up."""
-
-    max_body: int = 16 * 1024 * 1024
-    queue_ttl_s: float = 86_400.0
-    result_ttl_s: float = 86_400.0
-    bound: Bound = NO_BOUND
-    tenant_bound: Bound = NO_BOUND
-    max_result_bytes: int = 2**62
-    tenant_header: str = ""
-    key_lost: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Via:
-    """How jobs are sent: through the Envoy at `url`, which can show their answers to the observer
-    or not."""
-
-    url: str
-    observable: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Webhooks:
-    """What the service needs of webhooks. `allowed(url, tenant)`: whether it may be called."""
-
-    allowed: Callable[[str, str], bool] = lambda _url, _tenant: False
-    wake: Callable[[], None] = lambda: None
-
-
 class Jobs:
     """All jobs of one policy server. Use it on the driver's event loop."""
 
@@ -98,6 +66,7 @@ class Jobs:
         self.rules = rules or JobRules()
         self.key_problem: str | None = None
         """Why jobs are not taken up: their secrets need another key, for people."""
+        self._via = via
         self._store = store
         self._vault = vault
         self._webhooks = webhooks or Webhooks()
@@ -125,7 +94,7 @@ class Jobs:
 
     async def accept(self, submission: Submission) -> Accepted | JobRefusal:
         """Write the job down and get it in line; the answer may then be 202."""
-        if not self._restored:
+        if not self._restored or not self._via.url:
             return JobRefusal.UNAVAILABLE  # what is there already comes first
         now = time.time()
         expires_at = min(now + self.rules.queue_ttl_s, runs_out_at(submission.headers))
@@ -225,6 +194,10 @@ class Jobs:
     @property
     def problem(self) -> str | None:
         """What keeps jobs from going, for people; None = nothing."""
+        counts = self.counts()
+        left = counts[JobState.QUEUED] + counts[JobState.DISPATCHED]
+        if left and not self._via.url:
+            return f"{left} accepted jobs wait, and nothing says how to send them; set jobs.via"
         return self.key_problem or self._dispatcher.problem
 
     def counts(self) -> Mapping[JobState, int]:
@@ -312,7 +285,8 @@ class Jobs:
                 new = [job for job in batch if not any(job.id in ids for ids in known)]
                 self._ours.update(job.id for job in new)
                 self._open.add(new)
-                self._dispatcher.restore(new)
+                if self._via.url:
+                    self._dispatcher.restore(new)
                 await asyncio.sleep(0)
         except JournalUnavailableError:
             return False
@@ -324,6 +298,8 @@ class Jobs:
 
     async def _has_key(self) -> bool:
         """Whether what waits can be opened: else all that has secrets would fail for good."""
+        if not self._via.url:
+            return True  # nothing is opened
         fingerprint, give_up = self._vault.fingerprint, self.rules.key_lost
         jobs = await self._store.claim_key(fingerprint, give_up=give_up)
         self.key_problem = another_key(jobs) if jobs else None
@@ -334,30 +310,49 @@ class Jobs:
         await self._dispatcher.beat()
 
     async def sweep(self) -> None:
-        """Expire and forget, once a second. Run as a task."""
+        """Expire what is overdue, once a second. Run as a task."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            with contextlib.suppress(JournalUnavailableError):  # the store says it itself
+                if await self.restore():
+                    await self.expire(self._life.now)
+
+    async def tidy(self) -> None:
+        """Forget what is old or too much. Run as a task."""
         turn = 0
         while True:
             await asyncio.sleep(SWEEP_S)
-            if not await self.restore():
-                continue
             turn += 1
-            try:
-                await self.sweep_once(self._life.now, purge=turn % PURGE_EVERY == 0)
-            except JournalUnavailableError:
-                continue  # the store says it itself; the next turn comes
+            with contextlib.suppress(JournalUnavailableError):
+                if self._restored:
+                    await self.forget(self._life.now, old=turn % PURGE_EVERY == 0)
 
-    async def sweep_once(self, now_for: Callable[[float], float], *, purge: bool) -> None:
-        """One turn. `now_for`: see `LifeClock.now`."""
-        now, rules = time.time(), self.rules
-        for job_id in await self._store.overdue(now_for(rules.queue_ttl_s), SWEEP_BATCH):
-            detail = "its time in the queue was up"
-            job = await self._store.get(job_id)
-            if job is None or job.state is not JobState.QUEUED:
-                continue  # it went, or ended, in this moment
-            ended = await self.end(Ending(job_id, JobState.EXPIRED, now, detail))
-            if ended is not None:
-                self._dispatcher.withdraw(ended)
-        if purge:
+    async def expire(self, now_for: Callable[[float], float]) -> None:
+        """End what waits although its time is up. `now_for`: see `LifeClock.now`."""
+        odd: Exception | None = None
+        for job_id in await self._store.overdue(now_for(self.rules.queue_ttl_s), SWEEP_BATCH):
+            try:
+                await self._expire(job_id)
+            except JournalUnavailableError:
+                raise
+            except Exception as error:  # the others all the same
+                odd = error
+        if odd is not None:
+            raise odd
+
+    async def _expire(self, job_id: str) -> None:
+        job = await self._store.get(job_id)
+        if job is None or job.state is not JobState.QUEUED:
+            return  # it went, or ended, in this moment
+        detail = "its time in the queue was up"
+        ended = await self.end(Ending(job_id, JobState.EXPIRED, time.time(), detail))
+        if ended is not None:
+            self._dispatcher.withdraw(ended)
+
+    async def forget(self, now_for: Callable[[float], float], *, old: bool) -> None:
+        """The answers that are too much, and with `old` what ended long ago."""
+        rules = self.rules
+        if old:
             until = now_for(rules.result_ttl_s) - rules.result_ttl_s
             await self._store.purge(until, PURGE_BATCH)
         await self._store.shrink(rules.max_result_bytes, PURGE_BATCH)

@@ -15,7 +15,8 @@ from aiohttp import web
 from policy_server.core.admission import Admission
 from policy_server.core.request import Request
 from policy_server.driver import Driver
-from policy_server.jobs.service import JobRules, Jobs, Via
+from policy_server.jobs.service import Jobs
+from policy_server.jobs.settings import JobRules, Via
 from policy_server.jobs.vault import Vault
 from policy_server.journal.jobs import Accepted, Ending, Job, JobRequest, NewJob, Submission
 from policy_server.journal.jobs_memory import MemoryJobs

@@ -8,8 +8,10 @@ import socket
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import pytest
 
 from policy_server.app import Parent, run_server
@@ -35,9 +37,9 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
-def config(grpc: int, http: int) -> Config:
+def config(grpc: int, http: int, via: str | None = "http://127.0.0.1:9") -> Config:
     server = {"grpc": f"127.0.0.1:{grpc}", "http": f"127.0.0.1:{http}"}
-    return Config.model_validate({"server": server, "jobs": {"via": "http://127.0.0.1:9"}})
+    return Config.model_validate({"server": server, "jobs": {"via": via}})
 
 
 async def failing_start(settings: Config, folder: Path, says: str) -> None:
@@ -171,7 +173,7 @@ async def test_what_runs_beside_the_streams_outlives_a_mistake(
     monkeypatch.setattr("policy_server.lasting.FIRST_PAUSE_S", 0.001)
     monkeypatch.setattr("policy_server.app.server.TICK_S", 0.001)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
-    configure_logging()
+    log = configure_logging()
     server = PolicyServer(config(free_port(), free_port()), "serve", data_dir=tmp_path)
     assert server.jobs is not None
     done: set[str] = set()
@@ -193,6 +195,7 @@ async def test_what_runs_beside_the_streams_outlives_a_mistake(
     async with server.running(), asyncio.timeout(10):
         while done != set(parts):  # noqa: ASYNC110
             await asyncio.sleep(0.002)
+    log.close()
 
 
 async def test_a_start_with_another_key_is_refused_with_the_way_out(
@@ -220,4 +223,38 @@ async def test_a_start_with_another_key_is_refused_with_the_way_out(
     monkeypatch.delenv("POLICY_JOBS_KEY_LOST")
     async with PolicyServer(settings, "serve", "gate", tmp_path).running():
         pass
+    log.close()
+
+
+async def test_jobs_without_a_way_any_more_are_listed_and_expire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy_server.jobs.service.SWEEP_S", 0.01)
+    store = Store(StoreOptions(tmp_path / "journal.db"))
+    store.open()
+    kept, now = SqliteJobs(store), time.time()
+    soon = Job("ab" * 16, "acme", "default", Priority.P1, "POST", "/x", now, now)
+    for job in (soon, replace(soon, id="cd" * 16, expires_at=now + 600.0)):
+        await kept.accept(NewJob(job, JobRequest("h", (), b"sealed", b""), job.id, "", b""))
+    await store.close()
+    settings = config(free_port(), free_port(), via=None)
+    log = configure_logging()
+    server = PolicyServer(settings, "serve", "gate", tmp_path)
+    jobs = server.jobs
+    assert jobs is not None
+    assert (jobs.intake, server.desk.jobs) == (None, None)
+    async with server.running(), asyncio.timeout(10), aiohttp.ClientSession() as client:
+        where = f"http://{settings.server.http}"
+        while jobs.jobs.counts()[JobState.EXPIRED] != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+        async with client.get(f"{where}/policy/jobs") as answer:
+            states = [job["status"] for job in (await answer.json())["jobs"]]
+        assert states == ["queued", "expired"]
+        async with client.get(f"{where}/statusz") as answer:
+            status = await answer.json()
+        assert status["jobs"]["via"] is None
+        assert any("set jobs.via" in warning for warning in status["warnings"])
+        async with client.delete(f"{where}/policy/jobs/{'cd' * 16}") as answer:
+            assert answer.status == 200
+        assert not (tmp_path / "jobs.key").exists()
     log.close()

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from policy_server.jobs import attempts
 from policy_server.jobs.bounds import Bound
-from policy_server.jobs.service import Webhooks
+from policy_server.jobs.settings import Webhooks
 from policy_server.journal.jobs import (
     Accepted,
     Job,
@@ -133,7 +133,7 @@ async def test_what_has_ended_is_forgotten_when_it_is_too_much() -> None:
         for job in jobs:
             await live.ended(job)
         assert live.jobs.ended_bytes() > 500_000
-        await live.jobs.sweep_once(lambda _: time.time(), purge=False)
+        await live.jobs.forget(lambda _: time.time(), old=False)
         assert live.jobs.ended_bytes() <= 350_000
         left = await live.store.listed(None, 9)
         assert [job.id for job in left] == [job.id for job in reversed(jobs[2:])]
@@ -283,14 +283,16 @@ async def test_what_waits_too_long_expires_and_what_is_old_is_forgotten() -> Non
     async with stage(ok, result_ttl_s=50.0) as live:
         live.driver.admission.hold_jobs()
         job = await live.submit()
-        await live.jobs.sweep_once(lambda _: job.expires_at - 1, purge=True)
+        await live.jobs.expire(lambda _: job.expires_at - 1)
+        await live.jobs.forget(lambda _: job.expires_at - 1, old=True)
         assert live.driver.admission.jobs_waiting() == 1
-        await live.jobs.sweep_once(lambda _: job.expires_at, purge=False)
+        await live.jobs.expire(lambda _: job.expires_at)
         assert live.driver.admission.jobs_waiting() == 0
         found = await live.store.get(job.id)
         assert found is not None
         assert found.state is JobState.EXPIRED
-        await live.jobs.sweep_once(lambda _: job.expires_at + 51, purge=True)
+        await live.jobs.expire(lambda _: job.expires_at + 51)
+        await live.jobs.forget(lambda _: job.expires_at + 51, old=True)
         assert await live.store.get(job.id) is None
 
 

@@ -12,10 +12,11 @@ from aiohttp import web
 
 from policy_server.core.request import Request
 from policy_server.driver import Hold
-from policy_server.jobs import disk, dispatcher
+from policy_server.jobs import disk, dispatcher, service
 from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, Note
 from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.port import JournalUnavailableError
+from policy_server.lasting import lasting
 from tests.support.core_builders import P1, pool_params
 from tests.support.jobs_stage import BadDisk, Stage, model_server, ok, running, stage, until
 
@@ -433,6 +434,41 @@ async def test_what_is_under_way_is_not_expired() -> None:
     async with stage(hold, store=Late()) as live:
         job = await live.submit()
         await arrived.wait()
-        await live.jobs.sweep_once(lambda _: job.expires_at + 1, purge=False)
+        await live.jobs.expire(lambda _: job.expires_at + 1)
         go.set()
         assert (await live.ended(job)).state is JobState.DONE
+
+
+class OneOdd(MemoryJobs):
+    """One job meets an error each time that it is looked at."""
+
+    odd = ""
+
+    async def get(self, job_id: str) -> Job | None:
+        if job_id == self.odd:
+            raise sqlite3.OperationalError("odd")
+        return await super().get(job_id)
+
+    async def purge(self, ended_before: float, limit: int) -> int:
+        raise sqlite3.OperationalError("odd")
+
+
+async def test_what_one_job_meets_ends_the_expiry_of_no_other(
+    monkeypatch: pytest.MonkeyPatch, said: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setattr("policy_server.lasting.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(service, "SWEEP_S", 0.001)
+    store = OneOdd()
+    async with stage(ok, store=store, queue_ttl_s=0.05) as live:
+        live.driver.pause_jobs()
+        odd, other = await live.submit(), await live.submit()
+        store.odd = odd.id
+        work = (live.jobs.sweep, live.jobs.tidy)
+        tasks = [asyncio.create_task(lasting("work", one)) for one in work]
+        await until(lambda: store._kept[other.id].job.state is JobState.EXPIRED)
+        await until(lambda: said)
+        store.odd = ""
+        await until(lambda: store._kept[odd.id].job.state is JobState.EXPIRED)
+        assert not any(task.done() for task in tasks)
+        for task in tasks:
+            task.cancel()
