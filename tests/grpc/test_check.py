@@ -222,7 +222,7 @@ async def test_the_bodies_of_jobs_in_memory_are_bounded(
         async with asyncio.timeout(20):
             await disk.asked.get()
             await disk.asked.get()
-        refused = await check(3)
+            refused = await check(3)
         assert refused.denied_response.status.code == 429
         assert b"overloaded" in refused.denied_response.body.encode()
         disk.go_on.set()

@@ -164,13 +164,18 @@ async def test_with_a_token_only_the_gateway_and_the_operator_get_in(tmp_path: P
 
 
 async def test_the_answer_is_replayed_as_it_came(api: Api) -> None:
-    headers = (("content-type", "x/y"), ("set-cookie", "a"), ("set-cookie", "b"), ("etag", "1"))
+    headers = (
+        *(("content-type", "x/y"), ("set-cookie", "a"), ("set-cookie", "b"), ("etag", "1")),
+        *(("keep-alive", "timeout=5"), ("content-length", "1")),  # of another connection
+    )
     api.jobs.answers["one"] = Answer(418, headers, b"\0\xff")
     answer = await api.get("/policy/jobs/one/response", "acme")
     assert (answer.status, await answer.read()) == (418, b"\0\xff")
     assert answer.headers["content-type"] == "x/y"
     assert answer.headers.getall("set-cookie") == ["a", "b"]
     assert "cache-control" not in answer.headers
+    assert "keep-alive" not in answer.headers
+    assert answer.headers["content-length"] == "2"
     api.jobs.answers["one"] = Answer(204, (), b"")
     assert (await api.get("/policy/jobs/one/response", "acme")).status == 204
 

@@ -124,6 +124,24 @@ def on_disk(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in folder.iterdir())
 
 
+async def test_a_key_is_for_one_request_its_query_and_type_included() -> None:
+    async with stage(ok) as live:
+        live.driver.admission.hold_jobs()
+        kind = (("content-type", "application/json"),)
+        first = await live.submit("/v1?a=1", headers=kind, key="k")
+        again = await live.jobs.accept(live.submission("/v1?a=1", headers=kind, key="k"))
+        assert isinstance(again, Accepted)
+        assert (again.job.id, again.existing) == (first.id, True)
+        for path, headers, body in (
+            ("/v1?a=2", kind, b"body"),
+            ("/v1", kind, b"body"),
+            ("/v1?a=1", (("content-type", "text/plain"),), b"body"),
+            ("/v1?a=1", kind, b"other"),
+        ):
+            other = live.submission(path, headers=headers, body=body, key="k")
+            assert await live.jobs.accept(other) is JobRefusal.KEY_CLASH
+
+
 async def test_what_has_ended_is_forgotten_when_it_is_too_much() -> None:
     async def large(_: web.Request) -> web.Response:
         return web.Response(body=bytes(100_000))
