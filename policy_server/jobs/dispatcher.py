@@ -246,16 +246,16 @@ class Dispatcher:
     async def _go_on(self, job: Job, outcome: Outcome, request: Request) -> None:
         """End the job, or get it in line again."""
         try:
-            await self._follow(job, outcome)
+            await self._follow(job, outcome, request)
         except Exception as error:
             _report(error, job.id)
             try:
-                await self._follow(job, mistake(error))
+                await self._follow(job, mistake(error), request)
             except Exception as again:  # not even that it went wrong can be written down
                 _report(again, job.id)
                 self._later(request, LONGEST_RETRY_S)
 
-    async def _follow(self, job: Job, outcome: Outcome) -> None:
+    async def _follow(self, job: Job, outcome: Outcome, request: Request) -> None:
         attempt, now = outcome.attempt, self._t.wall_clock()
         after = replace(job, attempt=job.attempt + 1, failures=job.failures + attempt.failed)
         life = self._t.life_clock.now(job.expires_at - job.created_at)
@@ -270,7 +270,9 @@ class Dispatcher:
             if await self._end(ending):
                 return
             pause_s, detail = RETRY_STORE_S, "its answer could not be written down; again"
-        self._later(self._request(self._note(after, JobState.QUEUED, pause_s, detail)), pause_s)
+        again = self._request(self._note(after, JobState.QUEUED, pause_s, detail))
+        stands = replace(again, arrived=request.arrived, deadline=request.deadline)
+        self._later(stands, pause_s)  # where it stood, wherever the clock is now
 
     async def _end(self, ending: Ending) -> bool:
         """Write the end down, as soon as the disk takes it; whether there was room for so long."""

@@ -160,14 +160,21 @@ class Writer(threading.Thread):
         self._changed = self._ready() is None  # then it is tried again
         self.tried.set()
         while (batch := self._next()) is not None:
-            idle = not batch and not self._changed
-            if not idle:
-                began = time.thread_time()
-                self._commit(batch)
-                self._pace(time.thread_time() - began)
-            self._sync_if_due()
-            self._keep_house(idle)
+            try:
+                self._turn(batch)
+            except Exception as error:  # a mistake of ours: a thread that died would answer no one
+                self._trouble(error)
+                self._roll_back(batch)
         self._end()
+
+    def _turn(self, batch: list[Write]) -> None:
+        idle = not batch and not self._changed
+        if not idle:
+            began = time.thread_time()
+            self._commit(batch)
+            self._pace(time.thread_time() - began)
+        self._sync_if_due()
+        self._keep_house(idle)
 
     def _next(self) -> list[Write] | None:
         """What to write now, perhaps nothing (time for house-keeping); None = the end."""

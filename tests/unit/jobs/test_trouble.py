@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -472,3 +473,17 @@ async def test_what_one_job_meets_ends_the_expiry_of_no_other(
         assert not any(task.done() for task in tasks)
         for task in tasks:
             task.cancel()
+
+
+async def test_a_job_that_comes_back_stands_where_it_stood_wherever_the_clock_is() -> None:
+    async with stage(refusing(1)) as live:
+        job = await live.submit()
+        dispatcher_ = live.jobs._dispatcher
+        dispatcher_._t = replace(dispatcher_._t, wall_clock=lambda: time.time() + 1e6)
+        await until(lambda: dispatcher_._pauses)
+        await until(lambda: live.driver.admission.inflight() == 0)
+        (pause,) = dispatcher_._pauses.values()
+        assert pause._args is not None
+        (again,) = pause._args
+        assert time.monotonic() - again.arrived < 100.0
+        assert (await live.ended(job)).attempt == 2

@@ -236,3 +236,24 @@ async def test_a_closed_store_says_so(store: Store) -> None:
         store.write(put(1))
     with pytest.raises(JournalClosedError):
         await store.read(numbers)
+
+
+async def test_a_mistake_on_the_writers_thread_ends_one_turn_and_not_the_thread(
+    tmp_path: Path,
+) -> None:
+    mistakes = [KeyError("a mistake")]
+
+    def on_commit(_: float) -> None:
+        if mistakes:
+            raise mistakes.pop()
+
+    options = StoreOptions(tmp_path / "journal.db", lock_wait_s=0.0, on_commit=on_commit)
+    store = Store(options)
+    store.open()
+    async with asyncio.timeout(20):
+        with pytest.raises(JournalUnavailableError, match="a mistake"):
+            await store.write_durably(lambda _: None)
+        while store.error is not None:
+            await asyncio.sleep(0.01)
+        await store.write_durably(lambda _: None)
+        await store.close()
