@@ -39,6 +39,7 @@ ASKS = frozenset(
 """Headers by which a back end asks for less."""
 LOAD_REPORT_HEADERS = ASKS | {"endpoint-load-metrics", "endpoint-load-metrics-bin"}
 HEAD_HEADERS = LOAD_REPORT_HEADERS | {":status"}
+LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 _NO_MODEL = BodyFacts()
 
 
@@ -131,13 +132,13 @@ def attribute(message: ProcessingRequest, name: str) -> str:
 
 def _body_facts(body: Struct) -> BodyFacts:
     fields = body.fields
-    model, stream, limit = fields.get("model"), fields.get("stream"), fields.get("max_tokens")
-    if limit is None:
-        limit = fields.get("max_completion_tokens")
+    model, stream = fields.get("model"), fields.get("stream")
+    # The largest: engines differ in which one they obey, and the others may say anything.
+    limits = [fields[name].number_value for name in LENGTH_FIELDS if name in fields]
     return BodyFacts(
         model=model.string_value if model is not None else "",
         stream=stream.bool_value if stream is not None else False,
-        max_tokens=limit.number_value if limit is not None else 0.0,
+        max_tokens=max(limits, default=0.0),
     )
 
 

@@ -13,6 +13,7 @@ from itertools import islice
 from policy_server.core.events import Event, Lapsed, LimitChanged
 from policy_server.core.learning import learned, restore_learned
 from policy_server.core.leases import Lease
+from policy_server.core.lengths import MAX_OUTPUT_TOKENS, MAX_PROMPT_TOKENS
 from policy_server.core.limit.base import Limit
 from policy_server.core.limit.registry import make_limit
 from policy_server.core.outcome import LeaseEnd, ShedReason
@@ -231,12 +232,12 @@ class Admission:
             lease.readable = False
 
     def usage(self, uid: str, usage: Usage) -> None:
-        """The token counts that the answer itself carries."""
+        """The token counts that the answer itself carries, as far as they can be true."""
         pool = self._where.get(uid)
         lease = pool.leases.get(uid) if pool else None
         if lease is not None:
-            lease.completion_tokens = usage.completion_tokens
-            lease.prompt_tokens = usage.prompt_tokens
+            lease.completion_tokens = min(usage.completion_tokens, MAX_OUTPUT_TOKENS)
+            lease.prompt_tokens = min(usage.prompt_tokens, MAX_PROMPT_TOKENS)
 
     def heartbeat(self, uid: str, node: str, now: float) -> None:
         """`uid` is still under way at this Envoy."""

@@ -230,15 +230,11 @@ class Pool:
         weight = (live + 1) / (observed + 1) if request.streamed else 1.0
         lease = Lease(request, now, observe, weight, now, wait)
         self.lines.note_dispatch(request)
-        self._charge(request, self.weights.charge(lease), now)
+        self.lines.charge(request, self.weights.charge(lease), now)
         leases.grant(lease)
         self.usable.ceiling.take(now)
         self.feedback.granted(lease, leases.seats)
         return Admitted(request, wait, queued, observe, predicted_wait_s=predicted)
-
-    def _charge(self, request: Request, tokens: float, now: float) -> None:
-        line = self.jobs if request.kind is Kind.JOB else self.room
-        line.charge(request, tokens, now)
 
     def knows(self, uid: str) -> bool:
         """Whether `uid` waits here or holds a lease."""
@@ -270,8 +266,8 @@ class Pool:
         self.lines.rule.note_freed(lease.request.seats)
         if not self.leases.by_uid:
             self.predictor.drain.idle()
-        if off := self.weights.settle(lease):
-            self._charge(lease.request, off, now)
+        off = self.weights.settle(lease, how, completion, now)
+        self.lines.correct(lease.request, off, now)
         held = now - lease.granted
         self.feedback.ended(lease, how, completion, now)
         if how is LeaseEnd.UPSTREAM_ERROR:

@@ -76,11 +76,11 @@ class Seats:
         return max(1, min(most, int(tokens / (HEAVY * self._mean))))
 
     def saw(self, request: Request, prompt: int, output: int) -> None:
-        """An answer tells its tokens."""
-        if prompt <= 0:
-            return
-        self.prompts.saw(request, prompt)
-        tokens = float(prompt + max(0, output))
+        """An answer tells its tokens; of the `prompt` perhaps nothing (0)."""
+        if prompt > 0:
+            self.prompts.saw(request, prompt)
+        tokens = float(prompt) if prompt > 0 else self.prompts.tokens(request)
+        tokens += max(0, output)
         mean = tokens if self._mean is None else self._mean
         self._mean = mean + MEMORY * (tokens - mean)
         self._seen += 1

@@ -42,7 +42,7 @@ from policy_server.envoy_config.wire import (
 )
 
 REQUEST_NAMESPACE = "policy.request"
-BODY_FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens")
+BODY_FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens")
 UID, BODY, COIN = "policy.uid", "policy.body", "policy.coin"
 
 

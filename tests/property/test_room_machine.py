@@ -142,7 +142,7 @@ class RoomMachine(RuleBasedStateMachine):
     def correct(self, tenant: str, tokens: float) -> None:
         """An answer ended; it was longer or shorter than charged."""
         ended = request("ended", Priority.P1, tenant=tenant)
-        self.room.charge(ended, tokens, self.now)
+        self.room.correct(ended, tokens, self.now)
         self.naive.charge(ended, tokens)
 
     @rule(index=st.integers(0, 30))

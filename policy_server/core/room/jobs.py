@@ -51,6 +51,10 @@ class JobLines:
         """Charge its tenant `tokens`, see `FairLines`."""
         self._turns[request.priority].charge(request.tenant, tokens, now)
 
+    def correct(self, request: Request, tokens: float, now: float) -> None:
+        """Its tenant was charged too little or too much."""
+        self._turns[request.priority].correct(request.tenant, tokens, now)
+
     def push(self, request: Request) -> None:
         """Get in line; ValueError when the uid waits already."""
         if request.uid in self.requests:

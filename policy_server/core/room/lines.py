@@ -75,6 +75,17 @@ class Lines:
         """Whoever waits under this uid gives the place up; None when nobody does."""
         return self.room.leave(uid) or self.jobs.withdraw(uid)
 
+    def charge(self, request: Request, tokens: float, now: float) -> None:
+        """Charge its tenant what it will probably cost, tokens."""
+        line = self.jobs if request.line == JOBS else self.room
+        line.charge(request, tokens, now)
+
+    def correct(self, request: Request, tokens: float, now: float) -> None:
+        """So many tokens more (or less than 0) than it was charged for."""
+        if tokens:
+            line = self.jobs if request.line == JOBS else self.room
+            line.correct(request, tokens, now)
+
     def may_go_at_once(self, request: Request, limit: float, now: float) -> bool:
         """Whether a newcomer would be the next to go."""
         if self._usable.ramp.closed:

@@ -144,8 +144,12 @@ class Room:
         return max(float(turns), before / queue.fair.part(request.tenant, per_s, now))
 
     def charge(self, request: Request, tokens: float, now: float) -> None:
-        """Charge its tenant `tokens`: at dispatch, and (perhaps less than 0) as a correction."""
+        """Charge its tenant `tokens`, at dispatch."""
         self._queues[request.priority].fair.charge(request.tenant, tokens, now)
+
+    def correct(self, request: Request, tokens: float, now: float) -> None:
+        """Its tenant was charged too little or too much."""
+        self._queues[request.priority].fair.correct(request.tenant, tokens, now)
 
     def turns(self) -> list[FairLines]:
         """The turns of the tenants, by class."""

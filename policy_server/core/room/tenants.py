@@ -1,7 +1,7 @@
 """Fair turns between the tenants of one class: virtual token counters that fade.
 
     dispatch     counter += (prompt + 2·expected output) / weight
-    completion   counter += 2·(actual − expected output) / weight
+    completion   counter += 2·(actual − expected output) / weight      (core/lengths.py)
     always       counter fades by e^(−t/τ), τ = 30 s
     next         whoever of the waiting tenants has the lowest counter
 
@@ -151,7 +151,13 @@ class FairLines:
         return min(1.0, max(fair, spare, MIN_PART))
 
     def charge(self, tenant: str, tokens: float, now: float) -> None:
-        """Move the tenant's counter by `tokens`, which may be negative (a correction)."""
+        """One of this tenant's goes and will cost `tokens`."""
+        mean = tokens if self._mean_cost is None else self._mean_cost
+        self._mean_cost = mean + COST_MEMORY * (tokens - mean)
+        self.correct(tenant, tokens, now)
+
+    def correct(self, tenant: str, tokens: float, now: float) -> None:
+        """Move the tenant's counter by `tokens`, which may be negative: it cost more or less."""
         weight = self.weights.get(tenant, 1.0)
         cost = tokens / weight * self._scale(now)
         counters = self._counters  # another one after a rescaling
@@ -159,9 +165,6 @@ class FairLines:
         after = max(0.0, before + cost)
         self._used += (after - before) * weight
         self._squared += (after * after - before * before) * weight
-        if tokens > 0.0:
-            mean = tokens if self._mean_cost is None else self._mean_cost
-            self._mean_cost = mean + COST_MEMORY * (tokens - mean)
         if tenant in self._lines:
             self._turns.remove((before, tenant))
             self._turns.add((after, tenant))

@@ -66,15 +66,27 @@ def test_body_fields_come_from_envoys_metadata() -> None:
 
 
 def test_body_fields_of_the_wrong_type_are_not_there() -> None:
-    body = {"model": ["x"], "stream": "yes", "max_tokens": {"a": 1}, "max_completion_tokens": 8}
+    body = {"model": ["x"], "stream": "yes", "max_tokens": {"a": 1}, "max_output_tokens": "8"}
     facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), Asker(""))
     assert (facts.body.model, facts.body.stream, facts.body.max_tokens) == ("", False, 0)
-    facts = facts_of(
-        request_headers(metadata={"policy.request": {"max_completion_tokens": 8}}),
-        ClassifyRules(),
-        Asker(""),
-    )
-    assert facts.body.max_tokens == 8
+
+
+@pytest.mark.parametrize(
+    ("asked", "at_most"),
+    [
+        ({"max_completion_tokens": 8}, 8),
+        ({"max_output_tokens": 8}, 8),
+        ({"max_tokens": 1, "max_completion_tokens": 4096}, 4096),
+        ({"max_tokens": 1, "max_output_tokens": 4096}, 4096),
+        ({"max_tokens": 4096, "max_completion_tokens": 1}, 4096),
+        ({"max_tokens": {"a": 1}, "max_completion_tokens": 8}, 8),
+    ],
+)
+def test_an_answer_may_be_as_long_as_the_largest_of_the_fields_says(
+    asked: dict[str, object], at_most: int
+) -> None:
+    message = request_headers(metadata={"policy.request": asked})
+    assert facts_of(message, ClassifyRules(), Asker("")).body.max_tokens == at_most
 
 
 @pytest.mark.parametrize(

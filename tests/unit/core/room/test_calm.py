@@ -79,7 +79,7 @@ def test_what_those_in_line_used_is_counted_through_charges_and_rescaling() -> N
     fair.charge("a", 300.0, 0.0)
     fair.charge("b", 100.0, 0.0)
     assert fair.elsewhere == pytest.approx(0.25)
-    fair.charge("a", -200.0, 0.0)  # a shorter answer than expected
+    fair.correct("a", -200.0, 0.0)  # a shorter answer than expected
     assert fair.elsewhere == pytest.approx(0.5)
     for age in (1_000.0, 2_000.0):
         fair.charge("a", 300.0, age)  # brings the numbers down again

@@ -82,7 +82,7 @@ def test_an_answer_shorter_than_expected_is_paid_back() -> None:
     line.push("a", 2)
     line.push("b", 2)
     line.tenants(2)
-    line.fair.charge("a", -COST, 0.0)
+    line.fair.correct("a", -COST, 0.0)
     assert line.tenants(2) == ["a", "b"]
 
 
