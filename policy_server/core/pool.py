@@ -180,13 +180,12 @@ class Pool:
         if refused is not None and not returned:
             return [self._shed(request, refused, now, predicted)]
         events: list[Event] = []
-        if not self.room.fits(request):
-            victims = self.room.victims_for(request)
-            if victims is None:
-                return [self._shed(request, ShedReason.ROOM_FULL, now, predicted, returned)]
-            for victim in victims:
-                self.room.leave(victim.request.uid)
-                events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
+        victims = [] if self.room.fits(request) else self.room.victims_for(request)
+        if victims is None:
+            return [self._shed(request, ShedReason.ROOM_FULL, now, predicted, returned)]
+        for victim in [*victims, *(self.room.own_victims(request, victims) or [])]:
+            self.room.leave(victim.request.uid)
+            events.append(self._shed(victim.request, ShedReason.DISPLACED, now, None, True))
         self.room.enter(request, predicted)
         self._rationed_until = self.lines.rationed_until(now)
         events.append(Waiting(request, predicted))
@@ -293,7 +292,7 @@ class Pool:
             self._rationed_until = None
             return events
         while (choice := self.lines.choose(limit, now)) is not None:
-            request = self.lines.head(choice)
+            request = self.lines.head(choice, limit)
             if self.room.places.awaited(request.uid):
                 break  # its slot is kept
             if not self.usable.ceiling.allows(self.leases.seats, request.seats, now):

@@ -5,6 +5,10 @@
     tokens   prompt + expected output
     seats    = ⌊tokens / (2.5 · mean tokens)⌋, within 1 .. min(8, L/4)
 
+The limit may have moved since a request was weighed, so it is fitted into a quarter of it again
+when it is about to go: a request of 8 seats would wait for ever, and its line with it, where the
+limit has shrunk to 6. What it was fitted to it holds to its end.
+
 By size, because what the bytes are differs by size: of 3 MB nearly all is an image, a few hundred
 tokens. A length is only claimed, so it can't claim more than a quarter of the limit, and the next
 answers of that size put it right.
@@ -13,6 +17,8 @@ Bounds: one ratio per power of two. Owner: the pool; pure.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from policy_server.core.request import Request
 
@@ -24,6 +30,17 @@ MEMORY = 0.05
 MEDIAN_STEP = 0.05
 FIRST_PROMPT = 256.0  # tokens, before any were seen
 ENOUGH = 20  # answers before anybody weighs more than one seat
+
+
+def most_seats(limit: float) -> int:
+    """The largest weight under this limit, 1..8."""
+    return max(1, min(MAX_SEATS, int(limit / MAX_PART)))
+
+
+def fitted(request: Request, limit: float) -> Request:
+    """The request with no more seats than it may have under this limit."""
+    most = most_seats(limit)
+    return request if request.seats <= most else replace(request, seats=most)
 
 
 class PromptSizes:
@@ -72,8 +89,7 @@ class Seats:
         if self._mean is None or self._seen < ENOUGH:
             return 1
         tokens = self.prompts.tokens(request) + output
-        most = min(MAX_SEATS, int(limit / MAX_PART))
-        return max(1, min(most, int(tokens / (HEAVY * self._mean))))
+        return max(1, min(most_seats(limit), int(tokens / (HEAVY * self._mean))))
 
     def saw(self, request: Request, prompt: int, output: int) -> None:
         """An answer tells its tokens; of the `prompt` perhaps nothing (0)."""

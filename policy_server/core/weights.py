@@ -14,7 +14,7 @@ from policy_server.core.outcome import LeaseEnd
 from policy_server.core.request import Request
 from policy_server.core.room.tenants import FADE_S
 from policy_server.core.samples import Completion
-from policy_server.core.seats import Seats
+from policy_server.core.seats import Seats, fitted
 
 
 class Weights:
@@ -25,11 +25,11 @@ class Weights:
         self._seats = Seats()
 
     def weigh(self, request: Request, limit: float) -> Request:
-        """The request with its seats."""
+        """The request with its seats; one that was weighed before weighs no less."""
         if not self._seats.known:
-            return request
+            return fitted(request, limit)
         seats = self._seats.of(request, self.lengths.usual(request), limit)
-        return request if seats <= request.seats else replace(request, seats=seats)
+        return replace(request, seats=seats) if seats > request.seats else fitted(request, limit)
 
     def charge(self, lease: Lease) -> float:
         """Tokens to charge for it now; the lease keeps what they stand for."""

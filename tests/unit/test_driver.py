@@ -525,6 +525,7 @@ async def test_the_turns_of_tenants_go_on_where_they_were() -> None:
             for tenant in "ab":
                 holds[f"{tenant}{n}"] = stage.hold(f"{tenant}{n}", budget_s=60.0, tenant=tenant)
                 await asyncio.sleep(0.001)
+        await asyncio.sleep(1.0)  # as long as every answer takes
         stage.driver.complete("busy", OK)
         released, running = [], ""
         for turn in range(8):
@@ -534,6 +535,7 @@ async def test_the_turns_of_tenants_go_on_where_they_were() -> None:
                 left = sorted(holds.keys() - set(released))
                 holds = {uid: stage.hold(uid, budget_s=60.0, tenant=uid[0]) for uid in left}
             if running:
+                await asyncio.sleep(1.0)
                 stage.driver.complete(running, OK)
             running = next(u for u, h in holds.items() if h.future.done() and u not in released)
             released.append(running)

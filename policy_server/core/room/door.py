@@ -59,7 +59,7 @@ class Door:
 
     def _refuses(self, request: Request, latest_s: float | None, now: float) -> ShedReason | None:
         budget_s = self._budget_s(request, now)
-        if self._room.tenant_full(request):
+        if self._room.own_victims(request) is None:
             return ShedReason.TENANT_LIMIT
         if self._ramp.closed:
             return ShedReason.NO_BACKEND if budget_s <= 0.0 else None

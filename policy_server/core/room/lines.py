@@ -15,6 +15,7 @@ from policy_server.core.room.calm import CalmReserve
 from policy_server.core.room.classes import ONE_SEAT, ClassRule, Heads
 from policy_server.core.room.jobs import JobLines
 from policy_server.core.room.room import Room
+from policy_server.core.seats import fitted
 from policy_server.core.usable import Usable
 
 
@@ -67,9 +68,10 @@ class Lines:
             waiting.append(JOBS)
         return waiting
 
-    def head(self, line: int) -> Request:
-        """The next of a line; IndexError when nobody waits there."""
-        return self.jobs.head() if line == JOBS else self.room.head(Priority(line)).request
+    def head(self, line: int, limit: float) -> Request:
+        """The next of a line, as it may weigh now; IndexError when nobody waits there."""
+        head = self.jobs.head() if line == JOBS else self.room.head(Priority(line)).request
+        return fitted(head, limit)
 
     def leave(self, uid: str) -> Request | None:
         """Whoever waits under this uid gives the place up; None when nobody does."""
@@ -164,7 +166,7 @@ class Lines:
     def _heads(self, limit: float, newcomer: Request | None = None) -> Heads:
         """The next of each line; the newcomer is that of its own."""
         need, held_back, calm = [*ONE_SEAT], [0] * LINES, [False] * LINES
-        heads = [self.head(line) for line in self.waiting()]
+        heads = [self.head(line, limit) for line in self.waiting()]
         if newcomer is not None:
             heads.append(newcomer)
         for request in heads:

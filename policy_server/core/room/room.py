@@ -2,6 +2,7 @@
 
 Decides who may enter and who must leave for it: when the room is full, the newest of the *lowest*
 class makes way for a more important newcomer; an arriving P0 is never refused while P2 waits.
+So it is within a tenant that has as much as one may: its own batch makes way for its P0.
 Jobs wait elsewhere (`jobs`). After a restart the line also has the tickets of requests that
 Envoy is about to send again (`places`); they count as ahead of newcomers and against the bounds,
 but not as waiting.
@@ -13,8 +14,9 @@ most once. Owner: the pool.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from policy_server.core.params import RoomParams
 from policy_server.core.request import PRIORITIES, Priority, Request
@@ -118,6 +120,36 @@ class Room:
             return False
         held_bytes = self._bytes_by[request.tenant] + request.body_bytes
         return held >= self._p.tenant_max_requests or held_bytes > TENANT_SHARE * self._p.max_bytes
+
+    def own_victims(self, request: Request, leaving: Sequence[Ticket] = ()) -> list[Ticket] | None:
+        """Who of a full tenant must leave for a more important one of it, besides those `leaving`
+        anyway: the last in its lines of the lowest classes. None when that does not help."""
+        if not self.tenant_full(request):
+            return []
+        tenant, size = request.tenant, request.body_bytes
+        over = self._bytes_by[tenant] + size - int(TENANT_SHARE * self._p.max_bytes)
+        need = min(1, self._held_by[tenant] + 1 - self._p.tenant_max_requests)
+        need_bytes = min(size, over)
+        gone = [ticket for ticket in leaving if ticket.request.tenant == tenant]
+        victims: list[Ticket] = []
+        for ticket in (*gone, *self._lesser(request)):
+            if need <= 0 and need_bytes <= 0:
+                break
+            if ticket in victims:
+                continue
+            victims.append(ticket)
+            need, need_bytes = need - 1, need_bytes - ticket.request.body_bytes
+        if need > 0 or need_bytes > 0:
+            return None
+        return [ticket for ticket in victims if ticket not in gone]
+
+    def _lesser(self, request: Request) -> Iterator[Ticket]:
+        """The last of its tenant's lines in the classes below its own, as many as may leave."""
+        for priority in reversed(PRIORITIES[request.priority + 1 :]):
+            line = self._queues[priority].fair.backwards(request.tenant)
+            for ticket in islice(line, MAX_DISPLACED):
+                if not self.places.awaited(ticket.request.uid):
+                    yield ticket
 
     def tenants(self) -> Counter[str]:
         """Held requests per tenant who waits."""

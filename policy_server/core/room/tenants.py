@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from sortedcontainers import SortedDict, SortedList
 
@@ -69,6 +69,10 @@ class FairLines:
         """Requests of this tenant in line."""
         line = self._lines.get(tenant)
         return len(line) if line is not None else 0
+
+    def backwards(self, tenant: str) -> Iterator[Ticket]:
+        """This tenant's line from its end; nobody may leave meanwhile."""
+        return reversed(self._lines[tenant].values()) if tenant in self._lines else iter(())
 
     def before(self, request: Request) -> int:
         """How many of its tenant's line go before a newcomer."""

@@ -20,7 +20,7 @@ from policy_server.core.limit.base import Reason
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import MAX_BATCH
 from policy_server.core.params import LimitParams, RoomParams
-from policy_server.core.request import Priority
+from policy_server.core.request import LINES, Kind, Priority
 from policy_server.core.samples import Completion, LoadReport, Usage
 from tests.support.core_builders import (
     CLIENT_LEFT,
@@ -102,13 +102,44 @@ def test_a_freed_slot_goes_to_the_entitled_before_the_earlier() -> None:
 
 
 def test_a_heavy_request_takes_as_many_seats_and_blocks_nobody_for_ever() -> None:
-    gate = admission(pool_params(4.0))
-    assert only(Admitted, send(gate, "heavy", seats=8))
-    assert only(Waiting, send(gate, "a"))
-    assert uids(only(Admitted, gate.complete("heavy", OK, 1.0))) == ["a"]
-    assert only(Waiting, send(gate, "heavy-2", seats=8, at=1.0))  # it needs the engine alone
-    assert only(Waiting, send(gate, "b", at=1.0))  # and is not passed for ever
-    assert uids(only(Admitted, gate.complete("a", OK, 2.0))) == ["heavy-2"]
+    gate = admission(pool_params(8.0))
+    send(gate, "a b c d e f g")
+    assert only(Waiting, send(gate, "heavy", seats=2))
+    assert only(Waiting, send(gate, "h", at=1.0))  # though one seat is free
+    assert uids(only(Admitted, gate.complete("a", OK, 2.0))) == ["heavy"]
+    assert uids(only(Admitted, gate.complete("b", OK, 3.0))) == ["h"]
+    assert gate.pool("chat").leases.seats == 8
+
+
+def shrunk(gate: Admission, limit: float, at: float) -> None:
+    gate.reconfigure([pool_params(limit)])
+    gate.pump(at)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_request_that_waits_weighs_no_more_than_a_quarter_of_a_limit_that_shrank(
+    kind: Kind,
+) -> None:
+    gate = admission(pool_params(40.0))
+    names = [f"u{n}" for n in range(40)]
+    send(gate, " ".join(names))
+    send(gate, "heavy", seats=8, kind=kind, tenant="h", budget_s=60.0)
+    send(gate, "light", at=1.0, kind=kind, tenant="x", budget_s=60.0)
+    shrunk(gate, 6.0, 2.0)
+    went = [e for name in names[:38] for e in gate.complete(name, OK, 3.0)]
+    assert uids(only(Admitted, went)) == ["heavy", "light"]
+    table = gate.pool("chat").leases
+    assert [table.by_uid[uid].request.seats for uid in ("heavy", "light")] == [1, 1]
+    shrunk(gate, 40.0, 4.0)  # what it holds it gives back, whatever it would weigh now
+    for uid in [*names[38:], "heavy", "light"]:
+        gate.complete(uid, OK, 5.0)
+    assert (table.seats, table.seats_by_line()) == (0, [0] * LINES)
+
+
+def test_a_job_that_comes_again_is_weighed_again() -> None:
+    gate = admission(pool_params(8.0))
+    assert only(Admitted, send(gate, "again", seats=8, kind=Kind.JOB))
+    assert gate.pool("chat").leases.seats == 2
 
 
 def test_an_idle_engine_of_one_slot_takes_any_class() -> None:
@@ -164,6 +195,57 @@ def test_a_full_room_refuses_equals_and_displaces_the_lesser() -> None:
     assert (displaced.request.uid, displaced.reason) == ("b", ShedReason.DISPLACED)
     assert displaced.evicted
     assert uids(only(Waiting, events)) == ["vip"]
+
+
+def own_line(*batch: Priority) -> Admission:
+    """A tenant has as many places as one may, all taken by these."""
+    gate = admission(pool_params(1.0, room=RoomParams(tenant_max_requests=len(batch))))
+    send(gate, "running", tenant="other")
+    for number, priority in enumerate(batch):
+        send(gate, f"b{number}", priority, at=0.1 * number, tenant="a")
+    return gate
+
+
+def test_a_tenants_own_batch_makes_way_for_its_important_requests() -> None:
+    gate = own_line(P2, P1, P2)
+    events = send(gate, "vip", P0, tenant="a", at=1.0)
+    assert [(e.request.uid, e.reason, e.evicted) for e in only(Shed, events)] == [
+        ("b2", ShedReason.DISPLACED, True)
+    ]
+    assert uids(only(Waiting, events)) == ["vip"]
+    assert uids(only(Shed, send(gate, "vip-2", P0, tenant="a", at=1.0))) == ["b0"]
+    assert uids(only(Shed, send(gate, "vip-3", P0, tenant="a", at=1.0))) == ["b1"]
+    assert reasons(send(gate, "vip-4", P0, tenant="a", at=1.0)) == [ShedReason.TENANT_LIMIT]
+    assert gate.pool("chat").room.tenants()["a"] == 3
+
+
+def test_nobody_of_a_full_tenant_makes_way_for_an_equal_or_for_another_tenant() -> None:
+    gate = own_line(P1, P1)
+    for uid, priority in (("equal", P1), ("lesser", P2)):
+        assert reasons(send(gate, uid, priority, tenant="a")) == [ShedReason.TENANT_LIMIT]
+    assert only(Waiting, send(gate, "else", P0, tenant="b"))
+    assert gate.pool("chat").room.tenants() == {"a": 2, "b": 1}
+
+
+def test_a_full_room_and_a_full_tenant_lose_one_for_one_who_comes() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(max_requests=2, tenant_max_requests=2)))
+    send(gate, "running", tenant="other")
+    send(gate, "b0 b1", P2, tenant="a")
+    events = send(gate, "vip", P0, tenant="a", at=1.0)
+    assert uids(only(Shed, events)) == ["b1"]
+    assert only(Waiting, events)
+
+
+def test_the_large_bodies_of_a_tenants_own_batch_make_way_as_well() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(max_bytes=100)))
+    send(gate, "running", tenant="other")
+    send(gate, "b0 b1 b2 b3 b4", P2, tenant="a", body_bytes=10)  # half of the room's bytes
+    assert reasons(send(gate, "b5", P2, tenant="a", body_bytes=1)) == [ShedReason.TENANT_LIMIT]
+    events = send(gate, "vip", P0, tenant="a", body_bytes=15)
+    assert uids(only(Shed, events)) == ["b4", "b3"]
+    assert only(Waiting, events)
+    assert reasons(send(gate, "huge", P0, tenant="a", body_bytes=51)) == [ShedReason.TENANT_LIMIT]
+    assert gate.pool("chat").room.held_bytes == 45
 
 
 def test_every_refusal_says_when_to_come_back() -> None:
