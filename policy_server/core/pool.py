@@ -76,7 +76,7 @@ class Pool:
         self.usable.reconfigure(params)
         self.predictor.reconfigure([params.classes[p].share for p in PRIORITIES])
         self.door.reconfigure(params)
-        self.refusals.bookings.reconfigure(params.retry_after)
+        self.refusals.reconfigure(params)
 
     # -- arrivals -----------------------------------------------------------------------------
 
@@ -102,11 +102,11 @@ class Pool:
         request = self.usable.ramp.patient(request)
         if self.draining:
             return [self._shed(request, ShedReason.DRAINING, now, None, returned)]
-        asked_for = returned or self.refusals.retries.asked_for(request, now)
-        if not asked_for:  # from here on it counts as new, and as the last of all
-            request = replace(request, returning=False, seniority_s=0.0)
+        asked_for = request if returned else self.refusals.retries.look(request, now)
+        # A retry that nobody asked for counts as new, and as the last of all.
+        request = asked_for or replace(request, returning=False, invited=False, seniority_s=0.0)
         at_once = self.lines.may_go_at_once(request, limit, now)
-        if not at_once and not asked_for:
+        if not at_once and asked_for is None:
             return [self.refusals.over_budget(request, limit, now)]
         if not returned:
             self._note_arrival(request, now)
@@ -136,7 +136,7 @@ class Pool:
     def _note_arrival(self, request: Request, now: float) -> None:
         self.lines.rule.note_arrival(request.priority, now)
         self.predictor.note_arrival(request.priority, now)
-        if request.returning:
+        if request.invited:
             self.refusals.bookings.note_return()
 
     def _submit_job(self, request: Request, limit: float, now: float) -> list[Event]:
@@ -219,8 +219,8 @@ class Pool:
         leases = self.leases
         if not leases.by_uid:
             self.predictor.drain.busy(now)
-        if request.returning:
-            self.refusals.bookings.note_kept(request.priority, True)
+        if request.invited:
+            self.refusals.bookings.note_kept(request.priority, True, request.tenant)
         live, observed = leases.streamed, len(leases.observed)
         observe = request.observable and self.feedback.sampler.flip(
             request.streamed, live, observed, self._rng

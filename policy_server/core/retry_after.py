@@ -1,7 +1,8 @@
 """Retry-After as a booking: each shed request gets its own future slot of the drain.
 
-    b_c   += P(return), and falls by μ_c a second: slots that are booked, up to the cap
-    due    = max(Ŵ_c + b_c / μ_c, min(a_c, 5·Ŵ_c)),  a_c = for how long the class has been refused
+    b      += P(return), and falls by μ_c a second: slots that are booked, up to the cap, by fair
+              turns of the tenants (booked.py)
+    due    = max(Ŵ + b / μ_c, min(a, 5·Ŵ)),  a = for how long the tenant has been refused
     RA     = clamp(due·(1 + U(0, .25)), min, max)    without a pause;  μ_c ≥ .2/s
 
 so that the shed come back spread out at the rate at which they can be served, instead of all at
@@ -27,6 +28,9 @@ first seconds: they say nothing. New replicas may be on their way (scenario 28: 
 While promises can't be kept, retries only take the places of new requests: under a lasting
 overload most clients are told the truth, and enough still try for the measure to recover.
 
+Ŵ, b and a are those of the tenant that asks; kept is measured for the strangers apart. With those
+of the class one flood, or strangers with false retry counts, moved what everybody was told.
+
 Owner: the pool; pure.
 """
 
@@ -34,9 +38,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from policy_server.core.booked import Booked
 from policy_server.core.params import RetryAfterParams
 from policy_server.core.request import PRIORITIES, Priority
-from policy_server.core.room.overload import Overload
+from policy_server.core.room.overload import Overloads
 from policy_server.core.sampling import Rng
 
 JITTER = 0.25
@@ -64,16 +69,16 @@ class Promise:
 
 
 class Bookings:
-    """One ticking drain per class."""
+    """One ticking drain per class. `tenant` "" = a stranger."""
 
     def __init__(self, params: RetryAfterParams, rng: Rng) -> None:
         self._p = params
         self._rng = rng
-        self._booked = [0.0] * len(PRIORITIES)  # slots, as of `_at`
+        self._booked = [Booked() for _ in PRIORITIES]  # as of `_at`
         self._at = [0.0] * len(PRIORITIES)
         self._rate = [UNKNOWN_RATE_PER_S] * len(PRIORITIES)
-        self._kept = [1.0] * len(PRIORITIES)
-        self._overload = [Overload() for _ in PRIORITIES]
+        self._kept = [[1.0] * len(PRIORITIES) for _ in (False, True)]  # strangers, tenants
+        self._overload = [Overloads() for _ in PRIORITIES]
         self._shed = RETURN_MEMORY * 0.1
         self._returned = FIRST_RETURN_SHARE * self._shed
 
@@ -85,13 +90,14 @@ class Bookings:
         """A client that says it retries came back; it can't be more than were shed."""
         self._returned = min(self._returned + 1.0, self._shed)
 
-    def note_kept(self, priority: Priority, kept: bool) -> None:
-        """A returning client of this class was admitted, or shed again."""
-        self._kept[priority] += KEPT_WEIGHT * (float(kept) - self._kept[priority])
+    def note_kept(self, priority: Priority, kept: bool, tenant: str = "") -> None:
+        """A client of this class that came back as told was admitted, or shed again."""
+        of_all = self._kept[bool(tenant)]
+        of_all[priority] += KEPT_WEIGHT * (float(kept) - of_all[priority])
 
-    def kept(self, priority: Priority) -> float:
+    def kept(self, priority: Priority, tenant: str = "") -> float:
         """Share of the promises that were kept lately, 0..1."""
-        return self._kept[priority]
+        return self._kept[bool(tenant)][priority]
 
     def return_share(self) -> float:
         """P(return), 0.1..1."""
@@ -103,47 +109,53 @@ class Bookings:
         predicted_s: float | None,
         rate_per_s: float | None,
         now: float,
+        tenant: str = "",
     ) -> Promise:
         """The next free slot for a request of this class that is shed now."""
         self._note_shed()
-        self._overload[priority].note(now)
+        self._overload[priority].note(tenant, now)
         predicted = predicted_s or 0.0
         rate = UNKNOWN_RATE_PER_S if rate_per_s is None else rate_per_s
         rate = max(rate, MIN_RATE_PER_S)
-        taken = self._taken(priority, rate, now)
-        booked = taken + self.return_share()
-        self._at[priority], self._rate[priority] = now, rate
+        self._rate[priority] = rate
+        taken, share = self._taken(priority, tenant, now), self.return_share()
         room = max(0.0, self._p.max_s - predicted) * rate  # up to the cap
-        self._booked[priority] = max(taken, min(booked, room))
-        due = max(predicted + booked / rate, self._age_s(priority, predicted, now))
+        if room > taken:
+            self._booked[priority].add(tenant, min(share, room - taken))
+        due = predicted + (taken + share) / rate
+        due = max(due, self._age_s(priority, tenant, predicted, now))
         capped = due > self._p.max_s
-        retry = not capped or self._should_retry(priority, now)
+        retry = not capped or self._should_retry(priority, tenant, now)
         return Promise(self._told(due), capped, retry)
 
-    def quote(self, priority: Priority, predicted_s: float | None, now: float) -> float:
-        """When the next slot is free, seconds from now, without taking it."""
+    def quote(
+        self, priority: Priority, predicted_s: float | None, now: float, tenant: str = ""
+    ) -> Promise:
+        """When the next slot is free, without taking it."""
         predicted = predicted_s or 0.0
-        rate = self._rate[priority]
-        due = predicted + self._taken(priority, rate, now) / rate
-        return self._told(max(due, self._age_s(priority, predicted, now)))
+        due = predicted + self._taken(priority, tenant, now) / self._rate[priority]
+        due = max(due, self._age_s(priority, tenant, predicted, now))
+        return Promise(self._told(due), due > self._p.max_s)
 
-    def _taken(self, priority: Priority, rate: float, now: float) -> float:
-        """Slots that are booked and not yet due, at the rate of now."""
-        gone = max(0.0, now - self._at[priority]) * rate
-        return max(0.0, self._booked[priority] - gone)
+    def _taken(self, priority: Priority, tenant: str, now: float) -> float:
+        """Slots that are booked before this tenant's next, at the rate of now."""
+        booked = self._booked[priority]
+        booked.serve(max(0.0, now - self._at[priority]) * self._rate[priority])
+        self._at[priority] = now
+        return booked.ahead(tenant)
 
     def _told(self, due_s: float) -> float:
         raw = due_s * (1.0 + JITTER * self._rng.random())
         return min(max(raw, self._p.min_s), self._p.max_s)
 
-    def _should_retry(self, priority: Priority, now: float) -> bool:
-        if self._overload[priority].age_s(now) <= self._p.max_s:
+    def _should_retry(self, priority: Priority, tenant: str, now: float) -> bool:
+        if self._overload[priority].age_s(tenant, now) <= self._p.max_s:
             return True
-        share = 1.0 - self._kept[priority] / KEPT_ENOUGH
+        share = 1.0 - self.kept(priority, tenant) / KEPT_ENOUGH
         return share <= 0.0 or self._rng.random() >= min(share, MAX_REFUSED_SHARE)
 
-    def _age_s(self, priority: Priority, predicted_s: float, now: float) -> float:
-        return min(self._overload[priority].age_s(now), MAX_AGE_WAITS * predicted_s)
+    def _age_s(self, priority: Priority, tenant: str, predicted_s: float, now: float) -> float:
+        return min(self._overload[priority].age_s(tenant, now), MAX_AGE_WAITS * predicted_s)
 
     def _note_shed(self) -> None:
         self._shed += 1.0

@@ -11,7 +11,9 @@ as an arrival nor as a promise that was broken. The rule of +.1 and −1 is that
 Envoy's retry budgets; START_RETRIES lets a tenant that was never refused here retry after a lost
 connection or an error of the model server.
 
-Requests without a tenant have no budget: strangers must not pay for each other.
+Requests without a tenant have no budget: strangers must not pay for each other. Their invitations
+are counted together, for only a return that took one (or brought a ticket that says so) tells
+whether promises are kept and how many come back: a retry count costs nothing to claim.
 
 Bounds: MAX_TENANTS accounts; the one unused longest is forgotten, and starts anew if it returns.
 An account has at most one entry per second that an invitation may lie ahead or be kept.
@@ -21,7 +23,7 @@ Owner: the pool; pure.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedDict
 
@@ -50,6 +52,7 @@ class RetryBudget:
 
     def __init__(self) -> None:
         self._accounts: OrderedDict[str, _Account] = OrderedDict()
+        self._strangers: SortedDict[int, int] = SortedDict()
         self._amnesty_until = float("-inf")
 
     def __len__(self) -> int:
@@ -60,11 +63,13 @@ class RetryBudget:
         """Somebody else may have invited them: for a while all retries count as asked for."""
         self._amnesty_until = now + AMNESTY_S
 
-    def asked_for(self, request: Request, now: float) -> bool:
-        """Whether it is new, or a retry within what its tenant was invited to."""
+    def look(self, request: Request, now: float) -> Request | None:
+        """It, `invited` if it was told to come by now; None = a retry that nobody asked for."""
         if not request.returning:
-            return True
-        return self.take(request.tenant, now) or request.invited
+            return request
+        if _take_invitation(self._invitations(request.tenant), now):
+            return replace(request, invited=True)
+        return request if request.invited or self._pays(request.tenant, now) else None
 
     def served(self, tenant: str) -> None:
         """A request of this tenant was answered."""
@@ -74,20 +79,21 @@ class RetryBudget:
 
     def invite(self, tenant: str, due: float, now: float) -> None:
         """A client of this tenant was told to come back at `due`."""
-        if tenant:
-            invited = self._account(tenant).invited
-            _forget_void(invited, now)
-            invited[int(due)] = invited.get(int(due), 0) + 1
+        invited = self._invitations(tenant)
+        _forget_void(invited, now)
+        invited[int(due)] = invited.get(int(due), 0) + 1
 
     def take(self, tenant: str, now: float) -> bool:
         """Pay for a retry; whether there was something to pay with."""
-        if not tenant:
+        return _take_invitation(self._invitations(tenant), now) or self._pays(tenant, now)
+
+    def _invitations(self, tenant: str) -> SortedDict[int, int]:
+        return self._account(tenant).invited if tenant else self._strangers
+
+    def _pays(self, tenant: str, now: float) -> bool:
+        if not tenant or now < self._amnesty_until:
             return True
         account = self._account(tenant)
-        if _take_invitation(account.invited, now):
-            return True
-        if now < self._amnesty_until:
-            return True
         if account.saved >= SUCCESSES_PER_RETRY:
             account.saved -= SUCCESSES_PER_RETRY
             return True

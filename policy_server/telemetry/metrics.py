@@ -215,7 +215,7 @@ class _PoolSeries:
         self._wait[priority].observe(event.wait_s)
         if event.predicted_wait_s is not None:
             self._wait_error[priority].observe(event.wait_s - event.predicted_wait_s)
-        if event.request.returning:
+        if event.request.invited:
             self._kept.inc()
 
     def shed(self, event: Shed) -> None:
@@ -223,7 +223,7 @@ class _PoolSeries:
         self._shed[priority].inc()
         self._reasons[priority][event.reason].inc()
         self._retry_after[priority].observe(event.retry_after_s)
-        if event.request.returning:
+        if event.request.invited:
             (self._capped if event.capped else self._broken).inc()
 
     def refused(self, priority: Priority, reason: ShedReason) -> None:

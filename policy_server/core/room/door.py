@@ -109,6 +109,11 @@ class Door:
         """Ŵ behind all who wait in a class; None while no rate is known."""
         return wait_s(self._room.counts()[priority], self._served_at(priority, limit, now))
 
+    def own_wait_s(self, request: Request, limit: float, now: float) -> float | None:
+        """Ŵ of a newcomer like this one; None while no rate is known."""
+        rate = self._served_at(request.priority, limit, now)
+        return wait_s(self._room.ahead(request, rate, now), rate)
+
     def _served_at(self, priority: Priority, limit: float, now: float) -> float | None:
         # Nobody knows when the first back end will be there.
         return None if self._ramp.closed else self.class_rate(priority, limit, now)

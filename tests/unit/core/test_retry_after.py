@@ -26,7 +26,7 @@ def test_the_first_slot_is_behind_those_who_wait_now() -> None:
     promise = b.book(P1, 40.0, 2.0, now=100.0)  # 16 of 21 come back, at 2/s: a step of .38 s
     assert promise.seconds == pytest.approx(40.0 + 16.0 / 21.0 / 2.0)
     assert not promise.capped
-    assert bookings().quote(P2, 40.0, now=0.0) == 40.0
+    assert bookings().quote(P2, 40.0, now=0.0).seconds == 40.0
 
 
 def test_each_next_one_is_booked_behind_the_last() -> None:
@@ -61,6 +61,55 @@ def test_a_tenant_with_a_longer_line_takes_no_slot_of_the_others() -> None:
     assert b.book(P2, 5.0, 0.4, now=0.0).capped
 
 
+def test_who_floods_stands_behind_his_own_bookings() -> None:
+    b = bookings()
+    for _ in range(400):
+        b.book(P1, 2.0, 10.0, 0.0, "flood")
+        b.note_return()
+    assert b.book(P1, 2.0, 10.0, 0.0, "flood").seconds > 30.0
+    assert b.book(P1, 2.0, 10.0, 0.0, "calm").seconds == pytest.approx(2.0, abs=0.3)
+
+
+def test_tenants_that_book_alike_are_told_what_one_would_be() -> None:
+    one, many = bookings(), bookings()
+    for number in range(300):
+        alone = one.book(P1, 2.0, 10.0, 0.0, "t").seconds
+        fifth = many.book(P1, 2.0, 10.0, 0.0, f"t{number % 5}").seconds
+    assert fifth == pytest.approx(alone, abs=0.5)
+
+
+def test_many_who_come_once_share_the_drain_like_one() -> None:
+    one, many = bookings(), bookings()
+    for number in range(300):
+        alone = one.book(P1, 2.0, 10.0, 0.0, "t").seconds
+        once = many.book(P1, 2.0, 10.0, 0.0, f"t{number}").seconds
+    assert once == pytest.approx(alone)
+
+
+def test_a_flood_does_not_age_the_overload_of_others() -> None:
+    b = bookings()
+    for second in range(200):
+        told = b.book(P1, 10.0, 1e6, float(second), "flood").seconds
+    assert told == pytest.approx(50.0)
+    assert b.book(P1, 10.0, 1e6, 200.0, "calm").seconds == pytest.approx(10.0)
+
+
+def test_an_overload_of_many_tenants_is_everybodys() -> None:
+    b = bookings()
+    for second in range(200):
+        told = b.book(P1, 10.0, 1e6, float(second), f"t{second}").seconds
+    assert told == pytest.approx(50.0)
+
+
+def test_no_more_is_booked_than_comes_free_up_to_the_cap() -> None:
+    """Else an overload of an hour would be told of for an hour after its end."""
+    b = bookings()
+    for _ in range(5_000):
+        b.book(P1, 5.0, 2.0, 0.0)
+    assert b.quote(P1, 0.0, 0.0).seconds == pytest.approx(50.0)
+    assert b.quote(P1, 0.0, 60.0).seconds == 1.0
+
+
 def test_the_line_drains_with_time() -> None:
     b = bookings()
     for _ in range(20):
@@ -73,10 +122,10 @@ def test_a_quote_knows_that_the_line_has_drained_and_takes_no_slot() -> None:
     b = bookings()
     for _ in range(20):
         b.book(P1, None, 1.0, now=0.0)
-    taken = b.quote(P1, None, now=0.0)
+    taken = b.quote(P1, None, now=0.0).seconds
     assert taken > 10.0
-    assert b.quote(P1, None, now=5.0) == pytest.approx(taken - 5.0)
-    assert b.quote(P1, None, now=60.0) == 1.0
+    assert b.quote(P1, None, now=5.0).seconds == pytest.approx(taken - 5.0)
+    assert b.quote(P1, None, now=60.0).seconds == 1.0
 
 
 def test_jitter_adds_up_to_a_quarter() -> None:
@@ -161,6 +210,28 @@ def test_while_promises_are_kept_everyone_may_retry() -> None:
     b = bookings()
     for _ in range(500):
         assert b.book(P1, 20.0, 1.0, 0.0).should_retry
+
+
+def test_promises_to_strangers_are_theirs_alone() -> None:
+    b = Bookings(RetryAfterParams(), random.Random(1))
+    for _ in range(500):
+        b.note_kept(P1, False)
+    assert b.kept(P1) < 0.01
+    assert b.kept(P1, "a") == 1.0
+    for second in range(100):
+        stranger = b.book(P1, 500.0, 1.0, float(second))
+        assert b.book(P1, 500.0, 1.0, float(second), "a").should_retry
+    assert not stranger.should_retry
+
+
+def test_a_young_overload_forbids_nobody_to_retry_whatever_was_broken_before() -> None:
+    b = Bookings(RetryAfterParams(), random.Random(1))
+    for _ in range(500):
+        b.note_kept(P1, False)
+    young = [b.book(P1, 500.0, 1.0, 0.1 * step) for step in range(550)]
+    assert all(promise.capped and promise.should_retry for promise in young)
+    old = [b.book(P1, 500.0, 1.0, 55.1 + 0.001 * step) for step in range(550)]
+    assert not all(promise.should_retry for promise in old)
 
 
 def test_most_are_told_not_to_retry_while_all_slots_are_booked_and_promises_broken() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from policy_server.core.admission import Admission
 from policy_server.core.events import Admitted, Event, Shed, Waiting
 from policy_server.core.outcome import ShedReason
+from policy_server.core.params import RoomParams
+from policy_server.core.retry_after import FIRST_RETURN_SHARE
 from policy_server.core.retry_budget import (
     AMNESTY_S,
     KEEP_S,
@@ -68,6 +71,26 @@ def test_strangers_have_no_budget() -> None:
     budget = RetryBudget()
     assert all(budget.take("", 0.0) for _ in range(1000))
     assert len(budget) == 0
+
+
+@pytest.mark.parametrize("tenant", ["", "a"])
+def test_only_who_was_told_to_come_by_now_counts_as_invited(tenant: str) -> None:
+    budget = RetryBudget()
+    back = request("back", tenant=tenant, returning=True)
+    budget.invite(tenant, 20.0, 0.0)
+    judged = [budget.look(back, at) for at in (19.0, 20.0, 20.0)]
+    assert [known is not None and known.invited for known in judged] == [False, True, False]
+    new = request("new", tenant=tenant)
+    assert budget.look(new, 20.0) == new
+
+
+def test_an_invitation_is_void_after_a_minute() -> None:
+    """The client of an SDK comes at its moment or not at all."""
+    budget = spent()
+    budget.invite("a", 20.0, 0.0)
+    budget.invite("a", 20.0, 0.0)
+    assert budget.take("a", 80.0)
+    assert not budget.take("a", 82.0)
 
 
 def test_a_million_tenants_take_bounded_memory_and_the_busy_one_is_kept() -> None:
@@ -151,6 +174,91 @@ def test_a_storm_moves_nobody_elses_booking_and_breaks_no_promise() -> None:
         for g in (quiet, stormy)
     ]
     assert waits[0] == waits[1]
+
+
+def sheds(gate: Admission, uid: str, at: float, **facts: object) -> Shed:
+    """The one refusal of a newcomer of P1 that can't wait long enough."""
+    budget_s = facts.pop("budget_s", 15.0)
+    (shed,) = only(Shed, gate.submit(request(uid, P1, at=at, budget_s=budget_s, **facts), at))
+    return shed
+
+
+def overloaded() -> Admission:
+    """One slot, one answer a second, and a line of strangers and tenants too long for P1."""
+    gate = full()
+    for number in range(40):
+        gate.submit(request(f"w{number}", P1, at=2.0, tenant=f"w{number}"), 2.0)
+    return gate
+
+
+def test_false_retry_counts_of_strangers_move_nothing() -> None:
+    gate = overloaded()
+    bookings = gate.pool("chat").refusals.bookings
+    before = bookings.return_share()
+    for number in range(200):
+        sheds(gate, f"s{number}", 3.0, returning=True)
+    assert bookings.kept(P1) == 1.0
+    assert bookings.return_share() < before
+
+
+@pytest.mark.parametrize("tenant", ["", "a"])
+def test_who_came_back_as_told_and_is_refused_again_broke_no_promise_but_we_did(
+    tenant: str,
+) -> None:
+    gate = overloaded()
+    bookings = gate.pool("chat").refusals.bookings
+    told = sheds(gate, "first", 3.0, tenant=tenant)
+    assert bookings.kept(P1, tenant) == 1.0
+    due = 3.0 + told.retry_after_s
+    again = overloaded_until(gate, due)
+    shed = sheds(again, "back", due, tenant=tenant, returning=True)
+    assert shed.request.invited
+    assert bookings.kept(P1, tenant) < 1.0
+
+
+def overloaded_until(gate: Admission, at: float) -> Admission:
+    """Nothing came free, and others wait again."""
+    gate.handle_timer(at)
+    for number in range(40):
+        gate.submit(request(f"x{number}", P1, at=at, tenant=f"x{number}"), at)
+    return gate
+
+
+def test_who_is_told_not_to_retry_is_not_invited() -> None:
+    gate = overloaded()
+    refusals = gate.pool("chat").refusals
+    for _ in range(500):
+        refusals.bookings.note_kept(P1, False, "a")
+    for number in range(1000):
+        shed = sheds(gate, f"a{number}", 3.0 + 0.1 * number, tenant="a")
+        gate = overloaded_until(gate, 3.0 + 0.1 * number)
+        if not shed.should_retry:
+            break
+    assert not shed.should_retry
+    invited = sum(refusals.retries._account("a").invited.values())
+    assert invited == number, "everyone before it, and it not"
+
+
+def test_who_can_not_wait_at_all_tells_nothing_of_an_overload() -> None:
+    gate = full()
+    bookings = gate.pool("chat").refusals.bookings
+    for number in range(200):
+        shed = sheds(gate, f"probe{number}", 2.0 + 0.005 * number, budget_s=0.0)
+    assert shed.retry_after_s < 3.0
+    assert bookings.quote(P1, 10.0, 3.0).seconds < 13.0
+    assert bookings.return_share() == FIRST_RETURN_SHARE
+
+
+def test_a_tenant_at_its_own_bound_moves_no_booking() -> None:
+    gate = full(early_drop=False, room=RoomParams(tenant_max_requests=2))
+    bookings = gate.pool("chat").refusals.bookings
+    for number in range(2):
+        gate.submit(request(f"a{number}", P1, at=2.0, tenant="a"), 2.0)
+    for number in range(200):
+        shed = sheds(gate, f"b{number}", 2.0 + 0.1 * number, tenant="a")
+        assert shed.reason is ShedReason.TENANT_LIMIT
+    assert bookings.quote(P1, 10.0, 22.0, "b").seconds < 13.0
+    assert bookings.quote(P1, 10.0, 22.0, "a").seconds < 13.0
 
 
 def test_a_free_slot_is_given_to_whoever_comes() -> None:

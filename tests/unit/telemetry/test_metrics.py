@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from policy_server.core.events import (
     Admitted,
     Cancelled,
@@ -28,6 +30,7 @@ def request(
         arrived=0.0,
         deadline=15.0,
         returning=returning,
+        invited=returning,
         kind=kind,
     )
 
@@ -114,7 +117,10 @@ def test_a_held_limit_is_no_change() -> None:
 
 def test_returning_clients_are_counted_by_whether_the_promise_held() -> None:
     back = request(returning=True)
+    claims = replace(back, invited=False)
     scraped = Scraped(
+        Admitted(claims, wait_s=0.0, queued=False, observe=True),
+        Shed(claims, ShedReason.PREDICTED_WAIT, 9.0, wait_s=0.0, evicted=False),
         Admitted(back, wait_s=0.0, queued=False, observe=True),
         Shed(back, ShedReason.PREDICTED_WAIT, 9.0, wait_s=0.0, evicted=False),
         Shed(back, ShedReason.PREDICTED_WAIT, 55.0, wait_s=0.0, evicted=False, capped=True),
