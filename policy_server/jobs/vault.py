@@ -77,7 +77,7 @@ class Vault:
 def another_key(jobs: int) -> str:
     """What is said when jobs wait whose secrets another key has sealed, and the way out."""
     return (
-        f"{jobs} jobs wait whose secrets were sealed with another key than this server has: set "
+        f"jobs wait whose secrets another key has sealed than this server's ({jobs} of them): set "
         f"{KEY_VARIABLE} as it was, or restore {KEY_FILE} in the data directory. If that key is "
         f"lost, start once with {LOST_VARIABLE}={ACCEPT}: they will fail, new jobs are taken"
     )

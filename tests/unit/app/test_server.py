@@ -211,7 +211,9 @@ async def test_a_start_with_another_key_is_refused_with_the_way_out(
     await store.close()
     key, settings = tmp_path / "jobs.key", config(free_port(), free_port())
     kept = key.rename(tmp_path / "kept")
-    await failing_start(settings, tmp_path, r"1 jobs wait .*POLICY_JOBS_KEY_LOST=accept")
+    await failing_start(
+        settings, tmp_path, r"jobs wait .*\(1 of them\).*POLICY_JOBS_KEY_LOST=accept"
+    )
     kept.replace(key)
     log = configure_logging()
     async with PolicyServer(settings, "serve", "gate", tmp_path).running():

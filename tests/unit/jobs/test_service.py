@@ -174,7 +174,7 @@ async def test_another_key_takes_up_nothing_before_the_secrets_are_given_up() ->
             first.driver.admission.hold_jobs()
             job = await first.submit(headers=(("authorization", "Bearer x"),))
         async with running(url, store, key=b"\1" * 32) as other:
-            assert "1 jobs wait whose secrets were sealed with another key" in (
+            assert "another key has sealed than this server's (1 of them)" in (
                 other.jobs.problem or ""
             )
             assert await other.jobs.accept(other.submission()) is JobRefusal.UNAVAILABLE
