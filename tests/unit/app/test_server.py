@@ -216,6 +216,9 @@ async def test_a_start_with_another_key_is_refused_with_the_way_out(
     )
     kept.replace(key)
     log = configure_logging()
+    without = settings.model_copy(update={"jobs": settings.jobs.model_copy(update={"via": None})})
+    async with PolicyServer(without, "serve", "gate", tmp_path).running():
+        pass  # nothing is opened, no key is claimed
     async with PolicyServer(settings, "serve", "gate", tmp_path).running():
         pass
     key.unlink()
