@@ -73,6 +73,13 @@ class _Excess:
             self.over, self.reason = over, reason
 
 
+def _doubts_baselines(s: WindowSample, reason: Reason) -> bool:
+    """Whether a baseline may be wrong; the engine's own word, errors and the SLO need none."""
+    if s.saturated:
+        return False
+    return reason in (Reason.DELAY, Reason.TPOT) or (reason is Reason.QUEUE and s.queue_estimated)
+
+
 def reserve_of(limit: float) -> float:
     """R: seats kept beside the limit for the entitled; a fraction of a slot on tiny engines."""
     return max(min(2.0, limit / 8.0), 0.05 * limit)
@@ -186,7 +193,7 @@ class Vegas:
 
     def _cut(self, s: WindowSample, excess: _Excess) -> Change:
         self._grown = 0
-        if self._limit <= self._p.minimum + 1e-9 and excess.reason is not Reason.UPSTREAM_ERROR:
+        if self._limit <= self._p.minimum + 1e-9 and _doubts_baselines(s, excess.reason):
             self._at_floor += 1
             if self._at_floor >= ESCAPE_WINDOWS:
                 self._at_floor = 0

@@ -322,6 +322,37 @@ def test_configured_bounds_hold() -> None:
     assert it.on_window(window(110, engine_queue=900.0)).limit == 95.0
 
 
+@pytest.mark.parametrize(
+    "signals",
+    [
+        {"engine_queue": 50.0},
+        {"engine_queue": 50.0, "delay_s": 0.0},
+        {"saturated": True},
+        {"saturated": True, "delay_s": 9.0},
+        {"error_share": 1.0},
+    ],
+)
+def test_at_the_floor_no_baseline_is_doubted_for_what_needs_none(signals: dict[str, Any]) -> None:
+    """What the engine says of itself, and errors: others may share it, or it is out of order."""
+    it = limit(initial=1.0)
+    reasons = {it.on_window(window(1, **signals)).reason for _ in range(100)}
+    assert Reason.ESCAPE not in reasons
+
+
+@pytest.mark.parametrize(
+    "signals",
+    [
+        {"delay_s": 9.0},
+        {"tpot_s": 1.0, "tpot_unloaded_s": 0.02, "tpot_p90_s": 1.0},
+        {"engine_queue": 50.0, "queue_estimated": True, "delay_s": 0.3},
+    ],
+)
+def test_at_the_floor_what_the_baselines_say_is_doubted(signals: dict[str, Any]) -> None:
+    it = limit(initial=1.0)
+    reasons = [it.on_window(window(1, **signals)).reason for _ in range(ESCAPE_WINDOWS)]
+    assert reasons[-1] is Reason.ESCAPE
+
+
 def test_at_the_floor_and_still_over_it_asks_for_an_escape_every_five_windows() -> None:
     it = limit(1.0)
     reasons = [it.on_window(window(1, delay_s=9.0)).reason for _ in range(3 * ESCAPE_WINDOWS)]
