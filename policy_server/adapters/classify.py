@@ -16,11 +16,10 @@ from typing import NamedTuple
 from policy_server.adapters.answers import Dialect, dialect_of
 from policy_server.adapters.patience import patience_s
 from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
-from policy_server.core.request import ENDLESS_S, Priority, Request
+from policy_server.core.request import ENDLESS_S, UNKNOWN_TENANT, Priority, Request
 
 PATH_KEPT = 256
 """Characters of path and model kept with a request: enough to tell endpoints apart."""
-UNKNOWN_TENANT = "(unknown)"
 MAX_NAME = 128
 """Longer tenant names are replaced by their hash, so that a held request stays small."""
 MAX_PROMPT_TOKENS = 32_768

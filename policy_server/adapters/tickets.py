@@ -1,13 +1,15 @@
 """`x-queue-ticket`: a place in line, given in writing to whoever is refused, good once.
 
-    ticket = base64url(version, class, first arrival, due, expiry, nonce, tag)
+    ticket = base64url(version, class, since, due, expiry, nonce, tag)
     tag    = HMAC-SHA256(key, all that, pool, tenant), 16 bytes
 
-Who shows it again has its seniority back: the time of its first arrival decides its place among
-its own tenant's requests, and a refusal hands out a ticket that keeps that time. It brings no
-longer wait than the class gives. Pool and tenant are under the tag, not in the text. A ticket
-that is forged, damaged, expired, used, or of another tenant, pool or class is as good as none:
-never an error.
+Who shows it again has its seniority back: the time of its first arrival (`since`) decides its place
+among its own tenant's requests, and a refusal hands out a ticket that keeps that time. It brings no
+longer wait than the class gives. Where strangers share a line only the time counts that was really
+waited here (`since` is that time): tickets cost nothing to get with `prefer: wait=0`, and whoever
+renewed some every minute would pass everybody else. Pool and tenant are under the tag, not in the
+text. A ticket that is forged, damaged, expired, used, or of another tenant, pool or class is as
+good as none: never an error.
 
 `due` is when its holder was told to come back: from then on its return is one that was asked for
 (core/retry_budget.py). Until then it still keeps the place.
@@ -36,8 +38,8 @@ MAX_LIFE_S = 120
 MAX_SENIORITY_S = 300.0
 """However often a ticket is renewed, it proves no more than this."""
 
-_VERSION = 1
-_FIELDS = struct.Struct(">BBQII8s")  # version, class, arrival ms, due s, expiry s, nonce
+_VERSION = 2
+_FIELDS = struct.Struct(">BBQII8s")  # version, class, since ms, due s, expiry s, nonce
 _TAG_BYTES = 16
 _TEXT_CHARS = -(-(_FIELDS.size + _TAG_BYTES) * 4 // 3)
 
@@ -65,7 +67,7 @@ class UsedTickets(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Fields:
     priority: int
-    arrived_ms: int
+    since_ms: int
     due: int
     expires: int
     nonce: bytes
@@ -93,11 +95,10 @@ class Tickets:
         if not shed.should_retry or shed.reason is ShedReason.OVERLOADED:
             return ""
         due = wall + shed.retry_after_s
-        first = max(0.0, request.arrived_wall - request.seniority_s)
         fields = _FIELDS.pack(
             _VERSION,
             request.priority,
-            int(first * 1000),
+            int(_since(shed) * 1000),
             int(due),
             int(due + GRACE_S),
             os.urandom(8),
@@ -113,7 +114,8 @@ class Tickets:
         self._told(outcome)
         if fields is None or outcome is not TicketOutcome.HONOURED:
             return request
-        tried_s = request.arrived_wall - fields.arrived_ms / 1000
+        since = fields.since_ms / 1000
+        tried_s = since if request.shared else request.arrived_wall - since
         return replace(
             request,
             returning=True,
@@ -138,6 +140,14 @@ class Tickets:
         if not wall < fields.expires <= wall + MAX_LIFE_S:
             return TicketOutcome.EXPIRED
         return self._used.use(fields.nonce, fields.expires, wall)
+
+
+def _since(shed: Shed) -> float:
+    """Of strangers the seconds that they waited here, else Unix seconds of the first arrival."""
+    request = shed.request
+    if request.shared:
+        return request.seniority_s + shed.wait_s
+    return max(0.0, request.arrived_wall - request.seniority_s)
 
 
 def _encoded(raw: bytes) -> str:

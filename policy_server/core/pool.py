@@ -141,6 +141,7 @@ class Pool:
 
     def _submit_job(self, request: Request, limit: float, now: float) -> list[Event]:
         """A job goes when the rule allows, else it waits, however long: its client does not."""
+        request = self.usable.ramp.patient(request)
         if self.lines.may_go_at_once(request, limit, now):
             return [self._grant(request, now, queued=False)]
         self.feedback.note_waiting()

@@ -4,6 +4,8 @@
     ready n → m      the learned limit follows at once: L · m/n, for what it learned about n
     a new replica    brings its share in slowly: w(t) = min(1, START + (1 − START)·age / ramp_s)
     usable limit     L · Σ w(t) / m
+    the first one    comes as long after somebody asked for it as the last time; when that is not
+                     known or over, as long again as it is being waited for, at least the budget
 
 A replica that has just loaded its weights is slower than its siblings: caches are empty, kernels
 compile on the first shapes, and a balancer sends it all that is new because it has nothing to do.
@@ -41,6 +43,9 @@ class Ramp:
         self.learned_with = 0
         """Replicas that the limit stands for; 0 = it has not worked with a known number yet."""
         self._since: list[float] = []  # when each ready replica came, oldest first
+        self._gone_at = WARM  # when the last one went
+        self._asked_at: float | None = None  # when somebody first waited for one since
+        self._took_s: float | None = None  # the last time, until one was ready
 
     def reconfigure(self, ramp_s: float, wait_s: float | None) -> None:
         """New bounds; the replicas stay."""
@@ -52,10 +57,20 @@ class Ramp:
         return self._wait_s is not None and (not self.told or self.ready == 0)
 
     def patient(self, request: Request) -> Request:
-        """While there is none, a held request may wait for the first one."""
-        if self._wait_s is None or not self.closed or request.kind is not Kind.HELD:
+        """While there is none, a held request may wait for the first one; a job does anyway."""
+        if self._wait_s is None or not self.closed:
             return request
-        return request.waiting_up_to(self._wait_s)
+        if self._asked_at is None:
+            self._asked_at = max(request.arrived, self._gone_at)
+        return request.waiting_up_to(self._wait_s) if request.kind is Kind.HELD else request
+
+    def first_in_s(self, budget_s: float, now: float) -> float:
+        """When the first one will probably be there, seconds from now, while there is none; at
+        least `budget_s` while nothing is known."""
+        waited_s = 0.0 if self._asked_at is None else max(0.0, now - self._asked_at)
+        if self._took_s is not None and self._took_s > waited_s:
+            return self._took_s - waited_s
+        return max(budget_s, waited_s)
 
     def tell(self, ready: int | None, now: float) -> float:
         """So many are ready from now on; the factor by which the learned limit changes.
@@ -63,6 +78,7 @@ class Ramp:
         The first number after a start is no change: those replicas have been there before.
         """
         first, self.told = not self.told, True
+        self._note_first(ready, now)
         self.ready = ready
         if ready is None:
             self._since = []
@@ -75,6 +91,14 @@ class Ramp:
         factor = ready / self.learned_with if self.learned_with else 1.0
         self.learned_with = ready
         return factor
+
+    def _note_first(self, ready: int | None, now: float) -> None:
+        if self.ready == 0 and ready:
+            if self._asked_at is not None:
+                self._took_s = max(0.0, now - self._asked_at)
+            self._asked_at = None
+        elif self.ready and ready == 0:
+            self._gone_at, self._asked_at = now, None
 
     def share(self, now: float) -> float:
         """Part of the limit that may be used now, above 0, up to 1."""

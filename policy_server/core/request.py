@@ -7,6 +7,8 @@ from enum import Enum, IntEnum
 
 from policy_server.core.value import value
 
+UNKNOWN_TENANT = "(unknown)"
+"""All tenants that the configuration does not list."""
 ENDLESS_S = 1e9
 """A caller that says nothing waits for ever; finite, so that any file can hold it."""
 
@@ -78,6 +80,11 @@ class Request:
     def line(self) -> int:
         """Whose share it draws on: its class, or `JOBS`."""
         return JOBS if self.kind is Kind.JOB else self.priority
+
+    @property
+    def shared(self) -> bool:
+        """Whether strangers stand in its tenant's line: nobody may pass the others there."""
+        return self.tenant in ("", UNKNOWN_TENANT)
 
     @property
     def budget_s(self) -> float:

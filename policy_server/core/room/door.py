@@ -106,7 +106,11 @@ class Door:
         return soonest_s is not None and soonest_s > request.deadline - now
 
     def class_wait_s(self, priority: Priority, limit: float, now: float) -> float | None:
-        """Ŵ behind all who wait in a class; None while no rate is known."""
+        """Ŵ behind all who wait in a class; None while no rate is known.
+
+        While no back end is ready, when the first one will probably be."""
+        if self._ramp.closed:
+            return self._ramp.first_in_s(self._params.classes[priority].max_wait_s, now)
         return wait_s(self._room.counts()[priority], self._served_at(priority, limit, now))
 
     def own_wait_s(self, request: Request, limit: float, now: float) -> float | None:

@@ -235,12 +235,12 @@ class FairLines:
 
 
 def _turn(request: Request, sequence: int) -> Turn:
-    # Strangers share the anonymous line: there nobody may pass by asking for a shorter wait.
+    # Where strangers share a line nobody may pass by asking for a shorter wait.
     # A ticket counts as if its holder had waited here all the time: seniority, not a longer wait.
     # Nobody stands further back for the time that no back end was there, either.
     earlier_s = request.seniority_s + request.extra_s
     return (
-        request.deadline - earlier_s if request.tenant else 0.0,
+        0.0 if request.shared else request.deadline - earlier_s,
         request.first_arrived,
         sequence,
     )

@@ -15,7 +15,7 @@ from policy_server.adapters.tickets import GRACE_S, MAX_SENIORITY_S, Tickets
 from policy_server.adapters.used_tickets import UsedInMemory
 from policy_server.core.events import Shed
 from policy_server.core.outcome import ShedReason, TicketOutcome
-from policy_server.core.request import Priority, Request
+from policy_server.core.request import UNKNOWN_TENANT, Priority, Request
 
 NOW = 1_800_000_000.0
 RETRY_S = 12.0
@@ -109,6 +109,27 @@ def test_a_renewed_ticket_keeps_the_first_arrival_up_to_a_bound() -> None:
         at += RETRY_S
         back = office.redeem(text, at)
         assert back.seniority_s == pytest.approx(min(at - NOW, MAX_SENIORITY_S), abs=0.1)
+
+
+@pytest.mark.parametrize("tenant", ["", UNKNOWN_TENANT])
+def test_where_strangers_share_a_line_only_the_time_waited_here_counts(tenant: str) -> None:
+    office = Office()
+    back, at = request(tenant=tenant), NOW
+    for _ in range(6):  # a ticket is renewed, `prefer: wait=0`
+        text = office.issue(back, at)
+        at += 50.0
+        back = office.redeem(text, at, tenant=tenant)
+        assert back.seniority_s == 0.0
+        assert back.returning
+        assert back.invited
+    for waits in (1, 2):
+        shed = Shed(back, ShedReason.DEADLINE, RETRY_S, 15.0, evicted=True)
+        at += RETRY_S
+        back = office.redeem(office.tickets.issue(shed, at - RETRY_S), at, tenant=tenant)
+        assert back.seniority_s == 15.0 * waits
+    shed = Shed(back, ShedReason.DEADLINE, RETRY_S, 1e6, evicted=True)
+    text = office.tickets.issue(shed, at)
+    assert office.redeem(text, at + RETRY_S, tenant=tenant).seniority_s == MAX_SENIORITY_S
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_seniority() -> None:

@@ -12,7 +12,7 @@ from policy_server.core.limit.base import Reason
 from policy_server.core.outcome import ShedReason
 from policy_server.core.params import LimitParams
 from policy_server.core.ramp import RAMP_S, START
-from policy_server.core.request import Kind
+from policy_server.core.request import Kind, Priority
 from tests.support.core_builders import (
     OK,
     P0,
@@ -82,6 +82,50 @@ def test_a_caller_that_wants_to_wait_less_waits_less() -> None:
     assert shed.reason is ShedReason.NO_BACKEND
     (never,) = only(Shed, pool.submit(replace(request("b", budget_s=0.0), patience_s=0.0), 0.0))
     assert never.reason is ShedReason.NO_BACKEND
+
+
+def told(pool: Admission, at: float, priority: Priority = P1) -> float:
+    """Retry-After of one who can't wait, without the jitter."""
+    hasty = request(f"hasty{at}", priority, at=at, budget_s=0.0)
+    (shed,) = only(Shed, pool.submit(replace(hasty, patience_s=0.0), at))
+    assert shed.reason is ShedReason.NO_BACKEND
+    return shed.retry_after_s / 1.125
+
+
+def test_while_nobody_knows_how_long_a_cold_start_takes_the_budget_is_what_is_told() -> None:
+    pool = gate()
+    assert told(pool, 0.0, P0) == pytest.approx(5.0, abs=1.0)
+    assert told(pool, 1.0, P2) == pytest.approx(45.0, abs=1.0)
+
+
+def test_who_waited_in_vain_is_not_told_to_come_back_at_once() -> None:
+    pool = gate()
+    pool.submit(request("a", P0, budget_s=5.0), 0.0)
+    (shed,) = only(Shed, run_timers(pool, 0.0, WAIT_S + 1.0))
+    assert shed.retry_after_s == 55.0
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_the_last_cold_start_tells_when_to_come_back(kind: Kind) -> None:
+    pool = gate()
+    pool.submit(request("first", at=100.0, kind=kind), 100.0)  # zero until somebody asks
+    pool.backends("chat", 1, 140.0)
+    pool.complete("first", OK, 141.0)
+    pool.backends("chat", 0, 1000.0)
+    pool.submit(request("asks", at=2000.0), 2000.0)
+    assert told(pool, 2010.0) == pytest.approx(30.0, abs=1.0)
+    assert told(pool, 2044.0) == pytest.approx(44.0, abs=2.0)  # late: as long again
+
+
+def test_who_waits_when_the_last_back_end_goes_asks_for_the_next_at_once() -> None:
+    pool = gate(1.0, ready=1)
+    pool.submit(request("runs"), 0.0)
+    pool.submit(request("waits", budget_s=15.0), 0.0)
+    pool.backends("chat", 0, 5.0)
+    run_timers(pool, 5.0, 30.0)
+    pool.backends("chat", 1, 35.0)
+    pool.backends("chat", 0, 100.0)
+    assert told(pool, 100.0) == pytest.approx(30.0, abs=1.0)
 
 
 def test_nobody_is_refused_on_a_guess_meanwhile() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy_server.core.request import UNKNOWN_TENANT
 from policy_server.core.room.tenants import FADE_S, REMEMBERED, FairLines
 from policy_server.core.room.ticket import Ticket
 from tests.support.core_builders import request
@@ -115,11 +116,12 @@ def test_within_a_tenant_the_earliest_deadline_goes_first() -> None:
     assert [line.serve(), line.serve()] == ["a-2", "a-1"]
 
 
-def test_strangers_cannot_pass_each_other_by_a_shorter_wait() -> None:
+@pytest.mark.parametrize("line_of", ["", UNKNOWN_TENANT])
+def test_strangers_cannot_pass_each_other_by_a_shorter_wait(line_of: str) -> None:
     line = Line()
-    line.push("", budget_s=60.0)
-    line.push("", budget_s=10.0)
-    assert [line.serve(), line.serve()] == ["-1", "-2"]
+    line.push(line_of, budget_s=60.0)
+    line.push(line_of, budget_s=10.0)
+    assert [line.serve(), line.serve()] == [f"{line_of}-1", f"{line_of}-2"]
 
 
 def test_a_million_tenants_leave_ten_thousand_numbers() -> None:
