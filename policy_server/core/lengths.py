@@ -114,7 +114,7 @@ class AnswerLengths:
             self._pace.saw(told, seconds)
         self._seconds.saw(seconds, 1.0)
         took = self.took(lease, seconds)
-        if self._pace.value is not None:
+        if told is not None or self._pace.value is not None:
             self.mean += MEMORY * (took - self.mean)
         self._learn(lease.request.tenant, took)
 
