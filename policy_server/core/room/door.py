@@ -114,7 +114,9 @@ class Door:
         return wait_s(self._room.counts()[priority], self._served_at(priority, limit, now))
 
     def own_wait_s(self, request: Request, limit: float, now: float) -> float | None:
-        """Ŵ of a newcomer like this one; None while no rate is known."""
+        """Ŵ of a newcomer like this one, told as `class_wait_s` is."""
+        if self._ramp.closed:
+            return self.class_wait_s(request.priority, limit, now)
         rate = self._served_at(request.priority, limit, now)
         return wait_s(self._room.ahead(request, rate, now), rate)
 
