@@ -32,6 +32,7 @@ from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.journal.port import Journal, Place
 from policy_server.journal.scribe import Scribe
 
+LAG_AMNESTY_S = 10.0  # the constant refusal asks them back within 8 s
 SAVE_LEARNED_S = 10.0
 DRAIN_PAUSE_S = 0.005
 LAST_WORDS_S = 1.0
@@ -207,8 +208,9 @@ class Driver:
 
     def set_lagging(self, lagging: bool) -> None:
         """Told by the overload guard."""
+        if self._lagging and not lagging:  # while it lasts, retries are refused like the rest
+            self.admission.forgive_retries(self.clock(), LAG_AMNESTY_S)
         self._lagging = lagging
-        self.admission.forgive_retries(self.clock())  # the constant refusal asks them to come back
 
     def note_late(self, seconds: float) -> None:
         """The loop was late: what was measured meanwhile says little about the engines."""

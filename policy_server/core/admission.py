@@ -39,6 +39,7 @@ class Admission:
         self._make_limit = limit_factory
         self._pools = {p.name: Pool(p, limit_factory(p.limit), rng) for p in pools}
         self._where: dict[str, Pool] = {}  # uid → pool, while it waits or holds a lease
+        self._leaving: set[str] = set()  # a reload has removed them, but somebody is still there
         self._draining = self._jobs_held = self._jobs_paused = False
 
     def pool(self, name: str) -> Pool:
@@ -58,10 +59,15 @@ class Admission:
             else:
                 self._pools[name] = Pool(params, self._make_limit(params.limit), self._rng)
                 self._pools[name].draining = self._draining
-        for name in [n for n in self._pools if n not in wanted]:
-            if self._pools[name].empty:
-                del self._pools[name]
+        self._leaving = {name for name in self._pools if name not in wanted}
+        self._let_go()
         self._hold()
+
+    def _let_go(self) -> None:
+        """Forget pools that are gone and that nobody is in any more."""
+        for name in [n for n in self._leaving if self._pools[n].empty]:
+            self._leaving.discard(name)
+            del self._pools[name]
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -190,6 +196,8 @@ class Admission:
 
     def handle_timer(self, now: float) -> list[Event]:
         """Do all that is due by now."""
+        if self._leaving:
+            self._let_go()
         events: list[Event] = []
         for pool in self._pools.values():
             due = pool.next_timer()
@@ -291,10 +299,10 @@ class Admission:
             if pool.feedback.window is not None:
                 pool.feedback.window.note_late(seconds)
 
-    def forgive_retries(self, now: float) -> None:
-        """Clients were refused without us: their returns in the next minutes are asked for."""
+    def forgive_retries(self, now: float, for_s: float) -> None:
+        """Clients were refused without us: their returns in the next `for_s` are asked for."""
         for pool in self._pools.values():
-            pool.refusals.retries.forgive(now)
+            pool.refusals.retries.forgive(now, for_s)
 
     # -- learning -----------------------------------------------------------------------------
 

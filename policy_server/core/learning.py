@@ -7,13 +7,14 @@ replicas  back ends that the limit stands for
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 
 from policy_server.core.pool import Pool
 
 FIRST_SEATS = 16.0  # used at once after a restart: what a cold start begins with
 MAX_REPLICAS = 100_000.0
+MAX_LEARNED = 1e9
+"""Above any seats, seconds, tokens or rates: a damaged number, whose sums would become infinite."""
 
 
 def learned(pool: Pool, now: float) -> dict[str, float]:
@@ -37,7 +38,7 @@ def learned(pool: Pool, now: float) -> dict[str, float]:
 
 def restore_learned(pool: Pool, saved: Mapping[str, float], now: float) -> None:
     """Take back what `learned` gave; numbers that are none are left out."""
-    pool.feedback.restored = state = {k: v for k, v in saved.items() if math.isfinite(v)}
+    pool.feedback.restored = state = {k: v for k, v in saved.items() if abs(v) <= MAX_LEARNED}
     limit = {k[6:]: v for k, v in state.items() if k.startswith("limit.")}
     if limit:
         pool.limit.restore(limit)

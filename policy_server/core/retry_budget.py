@@ -59,9 +59,9 @@ class RetryBudget:
         """Tenants with an account."""
         return len(self._accounts)
 
-    def forgive(self, now: float) -> None:
+    def forgive(self, now: float, for_s: float = AMNESTY_S) -> None:
         """Somebody else may have invited them: for a while all retries count as asked for."""
-        self._amnesty_until = now + AMNESTY_S
+        self._amnesty_until = max(self._amnesty_until, now + for_s)
 
     def look(self, request: Request, now: float) -> Request | None:
         """It, `invited` if it was told to come by now; None = a retry that nobody asked for."""

@@ -18,6 +18,7 @@ from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.driver import (
     ENDS_REMEMBERED,
+    LAG_AMNESTY_S,
     SAVE_LEARNED_S,
     Driver,
     Hold,
@@ -417,6 +418,23 @@ async def test_a_late_loop_spoils_the_window_and_overload_is_readable() -> None:
     assert window.tainted(now + 1.0)
     stage.driver.set_lagging(False)
     assert not stage.driver.lagging()
+
+
+@virtual
+async def test_a_lag_is_followed_by_a_short_amnesty_for_those_it_refused() -> None:
+    stage = Stage()
+    retries, now = stage.driver.admission.pool("chat").refusals.retries, stage.driver.clock()
+
+    def believed(at: float) -> bool:
+        return sum(retries.take("a", at) for _ in range(100)) == 100
+
+    stage.driver.set_lagging(True)
+    assert not believed(now), "they are refused while it lasts"
+    stage.driver.set_lagging(False)
+    assert believed(now + LAG_AMNESTY_S - 1.0)
+    assert not believed(now + LAG_AMNESTY_S + 1.0)
+    stage.driver.set_lagging(False)
+    assert not believed(now + 1.0 + LAG_AMNESTY_S)
 
 
 @virtual

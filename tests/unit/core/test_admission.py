@@ -149,8 +149,27 @@ def test_a_removed_pool_keeps_what_it_holds_to_the_end() -> None:
     gate.reconfigure([EMBED])
     assert uids(gate.complete("a", OK, 1.0)) == ["a", "b"]
     assert uids(gate.complete("b", OK, 2.0)) == ["b"]
-    gate.reconfigure([EMBED])
+    run_timers(gate, 2.0, 20.0)
     assert [p.params.name for p in gate.pools()] == ["embed"]
+
+
+def test_a_removed_pool_that_comes_back_before_it_is_empty_stays() -> None:
+    gate = admission(CHAT, EMBED)
+    gate.submit(request("a"), 0.0)
+    gate.reconfigure([EMBED])
+    gate.reconfigure([CHAT, EMBED])
+    gate.complete("a", OK, 1.0)
+    run_timers(gate, 1.0, 20.0)
+    assert [p.params.name for p in gate.pools()] == ["chat", "embed"]
+
+
+def test_the_last_pool_that_leaves_has_no_timer_any_more() -> None:
+    gate = admission(CHAT)
+    gate.submit(request("a"), 0.0)
+    gate.reconfigure([EMBED])
+    gate.complete("a", OK, 1.0)
+    run_timers(gate, 1.0, 20.0)
+    assert gate.next_timer() is None
 
 
 def test_an_engine_of_a_removed_pool_may_still_report() -> None:

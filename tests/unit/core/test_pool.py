@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from policy_server.core.events import (
     Shed,
     Waiting,
 )
+from policy_server.core.learning import FIRST_SEATS
 from policy_server.core.limit.base import Reason
 from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import MAX_BATCH
 from policy_server.core.params import LimitParams, RoomParams
 from policy_server.core.request import LINES, Kind, Priority
+from policy_server.core.retry_budget import START_RETRIES
 from policy_server.core.samples import Completion, LoadReport, Usage
+from policy_server.core.slew import RISE_S
 from tests.support.core_builders import (
     CLIENT_LEFT,
     NEVER_SENT,
@@ -534,15 +538,37 @@ def test_restarts_without_a_request_between_forget_nothing() -> None:
     assert gate.learned(10.0)["chat"]["limit.limit"] == 20.0
 
 
-@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf"), -1.0, 0.0])
+@pytest.mark.parametrize("broken", [float("nan"), float("inf"), float("-inf"), -1.0, 0.0, 1e308])
 @pytest.mark.parametrize("algorithm", ["vegas", "gradient", "aimd", "fixed"])
 def test_a_broken_record_of_what_was_learned_does_no_harm(algorithm: str, broken: float) -> None:
     gate = admission(pool_params(LimitParams(algorithm, initial=8.0, minimum=2.0)))
     keys = ("limit.limit", "limit.valid", "limit.w_max", "limit.long", "drain", "base.tpot|m", "?")
+    keys += ("limit.latency", "limit.proof", "lengths", "replicas", "base.ttft|m||stream|6")
     gate.restore_learned({"chat": dict.fromkeys(keys, broken)}, 0.0)
     assert 2.0 <= gate.pool("chat").limit.current <= 8.0
     assert only(Admitted, send(gate, "a"))
     run_timers(gate, 0.0, 20.0)
+    assert all(map(math.isfinite, gate.learned(20.0)["chat"].values()))
+    turn = gate.turn_of(request("b")) or gate.pool("chat").room.turns()[P1].turn("")
+    assert turn is not None
+    assert math.isfinite(turn[0])
+
+
+def test_after_a_restart_the_limit_is_used_from_a_cold_starts_seats_on() -> None:
+    """Nobody knows what still runs at the engine."""
+    gate = admission(pool_params(LimitParams("vegas", initial=100.0), early_drop=False))
+    gate.restore_learned({"chat": {"limit.limit": 200.0}}, 0.0)
+    send(gate, " ".join(f"u{i}" for i in range(100)))
+    assert gate.inflight() == FIRST_SEATS
+    run_timers(gate, 0.0, RISE_S)
+    assert gate.inflight() == 100
+
+
+def test_after_a_restart_who_was_told_to_come_back_before_is_believed() -> None:
+    gate = admission(pool_params(1.0, early_drop=False))
+    gate.restore_learned({"chat": {"drain": 1.0}}, 0.0)
+    retries = gate.pool("chat").refusals.retries
+    assert all(retries.take("a", 0.0) for _ in range(10 * START_RETRIES))
 
 
 def test_forecasts_per_class_for_the_status_page() -> None:

@@ -114,6 +114,8 @@ def test_after_a_loss_of_memory_all_are_believed_for_a_while() -> None:
     budget = spent()
     budget.forgive(100.0)
     assert budget.take("a", 100.0)
+    budget.forgive(101.0, 10.0)  # a shorter one after it takes nothing back
+    assert budget.take("a", 99.0 + AMNESTY_S)
     assert not budget.take("a", 100.0 + AMNESTY_S)
 
 

@@ -14,6 +14,7 @@ from policy_server.core.limit.ceiling import (
     MAX_SOURCES,
     MIN_RPS,
     RECOVERY_PER_S,
+    Asked,
     Ceiling,
 )
 
@@ -98,6 +99,15 @@ def test_a_rate_of_zero_is_hardly_ever() -> None:
     ceiling = Ceiling()
     ceiling.ask_rps("a", 0.0, 0.0)
     assert ceiling.rps(0.0) == MIN_RPS
+
+
+def test_a_million_sources_take_bounded_memory_and_the_strictest_are_kept() -> None:
+    asked = Asked()
+    for number in range(10_000):
+        asked.say(f"s{number}", 1.0 + (number * 7919) % 10_000, 0.0)
+    assert len(asked.said) == MAX_SOURCES
+    assert asked.at(0.0) == 1.0
+    assert max(value for value, _ in asked.said.values()) == MAX_SOURCES
 
 
 def test_a_rate_asked_after_a_lull_begins_with_nothing_saved_up() -> None:

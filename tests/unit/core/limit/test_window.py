@@ -221,6 +221,16 @@ def test_whole_answers_of_different_lengths_tell_the_queue_from_the_length() -> 
     assert sample.feedback_s > 1.0
 
 
+def test_made_up_model_names_take_bounded_memory_while_a_window_lasts() -> None:
+    w = window()
+    for number in range(3 * MAX_SOURCES):
+        answer = whole(100)
+        answer.request = replace(answer.request, model=f"m{number}")
+        end = Completion(200, False, True, 1.0, 1.0)
+        w.completed(answer, LeaseEnd.COMPLETED, end, 1.0)
+    assert len(w._whole) == MAX_SOURCES
+
+
 def far_away(w: Window, rtt_s: float, queue_s: float = 0.0) -> None:
     for n in range(20, 220, 10):  # 20 ms per token
         end = Completion(200, False, True, rtt_s + queue_s + 0.02 * n, 1.0)
