@@ -12,6 +12,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from policy_server.adapters.answers import Dialect, dialect_of
 from policy_server.adapters.patience import patience_s
@@ -29,16 +30,23 @@ MAX_OUTPUT_TOKENS = 1 << 24
 
 _CLASSES = {name: priority for priority in Priority for name in (str(int(priority)), priority.name)}
 _URGENCY = re.compile(r"(?:^|[,;\s])u\s*=\s*([0-7])(?![0-9.])")
+_STREAM = re.compile(r"(?:^|[^a-z])stream", re.IGNORECASE)
 _BEARER = re.compile(r"^\s*bearer\s+", re.IGNORECASE)
 MAX_DIGITS = 18
 
 
 class BodyFacts(NamedTuple):
-    """Fields of the JSON body, lifted by Envoy; whatever the client wrote there."""
+    """Fields of the JSON body, lifted by Envoy; whatever the client wrote there.
+
+    `read`: the body is known, so a model that is not here is not there. `broken`: Envoy looked
+    and could not read it.
+    """
 
     model: str = ""
     stream: bool = False
     max_tokens: float = 0.0
+    read: bool = True
+    broken: bool = False
 
 
 class Facts(NamedTuple):
@@ -73,6 +81,7 @@ class Classified(NamedTuple):
 
     `stranger`: it came without a usable `x-policy-uid`, so a crash will lose its place.
     `ticket`: the place in line that it shows, not yet checked. `owner`: whose a job of it is.
+    `unread`: Envoy could not read its body.
     """
 
     request: Request | None
@@ -83,13 +92,14 @@ class Classified(NamedTuple):
     request_id: str = ""
     ticket: str = ""
     owner: str = ""
+    unread: bool = False
 
 
 def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     """The request behind `facts`, or the note that it passes ungoverned."""
     headers = facts.headers
     method = headers.get(":method", "")
-    path = (headers.get(":path") or "/").partition("?")[0]
+    path = _path(headers.get(":path") or "/")
     upgrade = method == "CONNECT" or "upgrade" in headers
     dialect = dialect_of(path, headers.get("content-type", ""))
     named = _tenant(facts, rules.tenant, dialect)
@@ -104,8 +114,17 @@ def classify(facts: Facts, rules: ClassifyRules, now: Now) -> Classified:
     stranger = request.uid != headers.get("x-policy-uid")
     request_id = headers.get("x-request-id", "")[:MAX_NAME]
     ticket = headers.get("x-queue-ticket", "")
-    owner = owner_name(named)
-    return Classified(request, pool, priority, dialect, stranger, request_id, ticket, owner)
+    return Classified(
+        *(request, pool, priority, dialect, stranger, request_id, ticket),
+        owner=owner_name(named),
+        unread=facts.body.broken,
+    )
+
+
+def _path(target: str) -> str:
+    """The path as a model server reads it."""
+    path = target.partition("?")[0]
+    return unquote(path) if "%" in path else path
 
 
 def _request(
@@ -127,7 +146,7 @@ def _request(
         max_tokens=_count(body.max_tokens),
         model=body.model[:PATH_KEPT],
         path=path[:PATH_KEPT],
-        streamed=body.stream and not upgrade,  # a tunnel is no stream of tokens
+        streamed=(body.stream or _names_stream(path)) and not upgrade,  # a tunnel has no tokens
         observable=facts.observable and not upgrade,
         returning=_whole(headers.get("x-stainless-retry-count", "")) > 0,
         node=facts.node,
@@ -136,10 +155,17 @@ def _request(
     )
 
 
+def _names_stream(path: str) -> bool:
+    """`/generate_stream` of TGI and Triton, `:streamGenerateContent`, `/converse-stream`."""
+    return _STREAM.search(path.rpartition("/")[2]) is not None
+
+
 def _pool(facts: Facts, path: str, pools: tuple[PoolRule, ...]) -> str | None:
+    """The first pool that takes it. A model that is not known is any: none passes by hiding it."""
     host = facts.headers.get(":authority") or facts.headers.get("host", "")
+    model = facts.body.model if facts.body.read else None
     for pool in pools:
-        if pool.takes(path, host, facts.body.model, (facts.route, facts.cluster)):
+        if pool.takes(path, host, model, (facts.route, facts.cluster)):
             return pool.name
     return None
 

@@ -128,12 +128,14 @@ class Hooks:
 
     decided      gets the seconds that one decision took, holds excluded
     aged         gets the seconds since Envoy took a request in, of some of them
+    unread       gets the pool of each request whose body Envoy could not read
     request_ids  uid → x-request-id of what is being decided or held now, for the logs
     """
 
     decided: Callable[[float], None] | None = None
     aged: Callable[[float], None] | None = None
     request_ids: dict[str, str] = field(default_factory=dict)
+    unread: Callable[[str], None] | None = None
 
 
 @dataclass(slots=True)
@@ -217,6 +219,8 @@ class Desk:
             gate.count(seen.pool, seen.priority, Outcome.SHED)
             return Verdict(words.overloaded(seen.dialect))
         self.counts.strangers += seen.stranger
+        if seen.unread and self._hooks.unread is not None:
+            self._hooks.unread(seen.pool)
         if seen.ticket and self._tickets is not None:
             request = self._tickets.redeem(seen.ticket, request, self._wall_clock())
         names = self._hooks.request_ids

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from policy_server.adapters.answers import HttpAnswer
-from policy_server.adapters.classify import BodyFacts, Facts
+from policy_server.adapters.classify import MAX_DIGITS, BodyFacts, Facts
 from policy_server.adapters.desk import Go
 from policy_server.adapters.protos import (
     DecodeError,
@@ -38,9 +38,14 @@ ASKS = frozenset(
 )
 """Headers by which a back end asks for less."""
 LOAD_REPORT_HEADERS = ASKS | {"endpoint-load-metrics", "endpoint-load-metrics-bin"}
-HEAD_HEADERS = LOAD_REPORT_HEADERS | {":status"}
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-_NO_MODEL = BodyFacts()
+HEAD_HEADERS = LOAD_REPORT_HEADERS | {":status", "content-type"}
+STREAM_TYPES = frozenset(
+    {"text/event-stream", "application/x-ndjson", "application/vnd.amazon.eventstream"}
+)
+_UNSEEN = BodyFacts(read=False)
+_TRUE = frozenset({"1", "true", "yes", "on", "y", "t"})
+"""Texts that model servers take for true, as pydantic does."""
 
 
 def parse(raw: bytes) -> ProcessingRequest | None:
@@ -89,7 +94,7 @@ def lifted(metadata: Mapping[str, Struct], rules: ClassifyRules) -> tuple[BodyFa
     body = metadata.get(BODY_NAMESPACE)
     source = rules.tenant.metadata
     tenant = _text_at(metadata.get(source[0]), source[1:]) if source else ""
-    return (_body_facts(body) if body is not None else _NO_MODEL), tenant
+    return (_body_facts(body) if body is not None else _UNSEEN), tenant
 
 
 def headers_of(message: HttpHeaders, wanted: frozenset[str]) -> dict[str, str]:
@@ -105,24 +110,32 @@ def headers_of(message: HttpHeaders, wanted: frozenset[str]) -> dict[str, str]:
 
 class AnswerHead(NamedTuple):
     """The beginning of an answer. `details` and `upstream` are "" where Envoy does not send them;
-    `details` other than `via_upstream` = an answer that Envoy gives by itself."""
+    `details` other than `via_upstream` = an answer that Envoy gives by itself. `streamed`: its type
+    is one of streams."""
 
     status: int
     headers: Mapping[str, str]
     details: str = ""
     upstream: str = ""
+    streamed: bool = False
 
 
 def answer_head(message: ProcessingRequest) -> AnswerHead:
     """What a response_headers message says."""
     found = headers_of(message.response_headers, HEAD_HEADERS)
-    status = found.pop(":status", "")
+    status, kind = found.pop(":status", ""), found.pop("content-type", "")
     return AnswerHead(
         int(status) if status.isascii() and status.isdigit() else 0,
         found,
         attribute(message, "response.code_details"),
         attribute(message, UPSTREAM_ADDRESS),
+        is_stream(kind),
     )
+
+
+def is_stream(content_type: str) -> bool:
+    """Whether answers of this type come piece by piece, as they are made."""
+    return content_type.partition(";")[0].strip().lower() in STREAM_TYPES
 
 
 def attribute(message: ProcessingRequest, name: str) -> str:
@@ -134,12 +147,26 @@ def _body_facts(body: Struct) -> BodyFacts:
     fields = body.fields
     model, stream = fields.get("model"), fields.get("stream")
     # The largest: engines differ in which one they obey, and the others may say anything.
-    limits = [fields[name].number_value for name in LENGTH_FIELDS if name in fields]
+    limits = [_number(fields[name]) for name in LENGTH_FIELDS if name in fields]
     return BodyFacts(
         model=model.string_value if model is not None else "",
-        stream=stream.bool_value if stream is not None else False,
+        stream=stream is not None and _is_true(stream),
         max_tokens=max(limits, default=0.0),
+        read=model is not None or "read" in fields,
+        broken="unread" in fields,
     )
+
+
+def _is_true(value: Value) -> bool:
+    return (
+        value.bool_value or value.number_value == 1 or value.string_value.strip().lower() in _TRUE
+    )
+
+
+def _number(value: Value) -> float:
+    """Also from a text of digits, which model servers take as well."""
+    text = value.string_value.strip()
+    return float(text[:MAX_DIGITS]) if text.isascii() and text.isdigit() else value.number_value
 
 
 def _routed(attributes: Struct | None) -> tuple[str, str]:

@@ -172,6 +172,7 @@ class SingleStream:
             first_byte_s=lease.head_at - lease.sent_at,
             last_byte_s=self._desk.clock() - lease.sent_at,
             timed_here=True,
+            streamed=head.streamed,
         )
 
     # -- signs of life, and the end ---------------------------------------------------------------

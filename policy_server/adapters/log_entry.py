@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from policy_server.adapters.ext_proc_messages import ANSWER_NAMESPACE, BODY_NAMESPACE
+from policy_server.adapters.ext_proc_messages import ANSWER_NAMESPACE, BODY_NAMESPACE, is_stream
 from policy_server.adapters.protos import (
     AccessLogCommon,
     DownstreamEnd,
@@ -32,6 +32,7 @@ from policy_server.adapters.protos import (
 from policy_server.core.samples import Completion
 
 FAILED = 503
+CONTENT_TYPE = "content-type"
 UID_KEY = "x-policy-uid"
 CHECKED = "envoy.filters.http.ext_authz"  # the namespace of what a Check answered
 _CLIENT_FLAGS = (
@@ -78,10 +79,15 @@ def read_entry(entry: HTTPAccessLogEntry) -> LogEntry:
     """The facts in one entry."""
     common, response = entry.common_properties, entry.response
     headers: Mapping[str, str] = _NONE
-    if response.response_headers or response.response_trailers:
+    if response.response_trailers or len(response.response_headers) > _typed(entry):
         headers = {**response.response_headers, **response.response_trailers}
     upstream = _upstream(common) if headers else ""
     return LogEntry(_uid(entry), _kind(common), completion_of(entry), upstream, headers)
+
+
+def _typed(entry: HTTPAccessLogEntry) -> bool:
+    """Whether the log tells the answer's type, which is no report of an engine."""
+    return CONTENT_TYPE in entry.response.response_headers
 
 
 def _uid(entry: HTTPAccessLogEntry) -> str:
@@ -119,7 +125,11 @@ def completion_of(entry: HTTPAccessLogEntry) -> Completion:
         client_gone = stalled or not status
     if upstream_failed and not client_gone:
         reached, status = True, status if status >= 500 else FAILED
-    return Completion(status if reached else 0, client_gone, reached, first_byte_s, last_byte_s)
+    kind = response.response_headers.get(CONTENT_TYPE, "")
+    return Completion(
+        *(status if reached else 0, client_gone, reached, first_byte_s, last_byte_s),
+        streamed=is_stream(kind),
+    )
 
 
 def _kind(common: AccessLogCommon) -> EntryKind:

@@ -48,14 +48,14 @@ class PoolRule:
     cluster: str | None = None
     model: re.Pattern[str] | None = None
 
-    def takes(self, path: str, host: str, model: str, routed: tuple[str, str]) -> bool:
-        """Whether it takes this request; `routed` is (route, cluster)."""
+    def takes(self, path: str, host: str, model: str | None, routed: tuple[str, str]) -> bool:
+        """Whether it takes this request; `routed` is (route, cluster), `model` None = not known."""
         return (
             path.startswith(self.path_prefix)
             and (self.host is None or self._is_host(host.lower()))
             and (self.route is None or self.route == routed[0])
             and (self.cluster is None or self.cluster == routed[1])
-            and (self.model is None or self.model.fullmatch(model) is not None)
+            and (self.model is None or model is None or self.model.fullmatch(model) is not None)
         )
 
     def _is_host(self, host: str) -> bool:

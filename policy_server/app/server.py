@@ -114,7 +114,9 @@ class PolicyServer:
             time.monotonic(), time.thread_time, self.driver.set_lagging, self.driver.note_late
         )
         self._probe = LagProbe(loop, self._note_lag)
-        hooks = Hooks(self.metrics.observe_decision, self._guard.arrived, self.driver.request_ids)
+        metrics = self.metrics
+        hooks = Hooks(metrics.observe_decision, self._guard.arrived, self.driver.request_ids)
+        hooks.unread = metrics.count_unread
         self._office = TicketOffice(data_dir, time.time(), self.metrics.count_ticket)
         self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
         self.jobs = build_jobs(config, self.driver, data_dir, wiring)

@@ -63,6 +63,11 @@ class Lease:
     restored: bool = False  # granted before a restart: no sample
 
     @property
+    def streamed(self) -> bool:
+        """Whether the answer comes token by token, as asked for or as seen."""
+        return self.request.streamed or self.first_token is not None
+
+    @property
     def tpot_s(self) -> float | None:
         """Seconds per token after the first; None before there are two."""
         if self.first_token is None or self.last_token is None or self.tokens < 2:

@@ -17,6 +17,7 @@ class Completion:
     reached_upstream  False when the request left before it was sent on
     first_byte_s, last_byte_s  seconds from the first upstream byte sent (None = never came)
     timed_here      these two are by our own clock, not by Envoy's
+    streamed        the answer's type is one of streams, whatever the request said
     """
 
     status: int
@@ -25,6 +26,7 @@ class Completion:
     first_byte_s: float | None = None
     last_byte_s: float | None = None
     timed_here: bool = False
+    streamed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ LOAD_REPORT_HEADERS = [
     "x-aquifer-rps",
     "x-aquifer-max-concurrent",
 ]
+ANSWER_HEADERS_TO_LOG = [*LOAD_REPORT_HEADERS, "content-type"]
+"""The type tells whether it was streamed: some engines stream without being asked."""
 
 
 def access_logs(options: GatewayOptions, admitted: MetadataPath) -> list[AccessLog]:
@@ -53,7 +55,7 @@ def access_logs(options: GatewayOptions, admitted: MetadataPath) -> list[AccessL
             buffer_flush_interval=seconds(0.05),
         ),
         additional_request_headers_to_log=[UID_HEADER, "x-request-id"],
-        additional_response_headers_to_log=LOAD_REPORT_HEADERS,
+        additional_response_headers_to_log=ANSWER_HEADERS_TO_LOG,
     )
     return [
         AccessLog(

@@ -12,7 +12,7 @@ from envoy_data_plane.envoy.config.core.v3 import RetryPolicy
 from policy_server.config import Config
 from policy_server.config_source import ConfigError
 from policy_server.envoy_config import authz
-from policy_server.envoy_config.access_log import LOAD_REPORT_HEADERS, LOG_NAME
+from policy_server.envoy_config.access_log import ANSWER_HEADERS_TO_LOG, LOG_NAME
 from policy_server.envoy_config.bootstrap import RUNTIME
 from policy_server.envoy_config.clusters import POLICY_CEILING
 from policy_server.envoy_config.envoy_gateway_traffic import (
@@ -199,7 +199,7 @@ def _access_log(config: Config, options: MeshOptions) -> Document:
         "type": "HTTP",
         "http": {
             "requestHeaders": [UID_HEADER, "x-request-id"],
-            "responseHeaders": LOAD_REPORT_HEADERS,
+            "responseHeaders": ANSWER_HEADERS_TO_LOG,
         },
     }
     return {"type": "Route", "matches": [ENDED], "sinks": [{"type": "ALS", "als": log}]}

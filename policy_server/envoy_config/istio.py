@@ -21,7 +21,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 
 from policy_server.config import Config
 from policy_server.config_source import ConfigError
-from policy_server.envoy_config.access_log import LOAD_REPORT_HEADERS, LOG_NAME
+from policy_server.envoy_config.access_log import ANSWER_HEADERS_TO_LOG, LOG_NAME
 from policy_server.envoy_config.authz import EXT_AUTHZ_NAMESPACE, one_try_s
 from policy_server.envoy_config.bootstrap import RUNTIME
 from policy_server.envoy_config.chain import whole_chain
@@ -37,11 +37,11 @@ from policy_server.envoy_config.kubernetes import (
 )
 from policy_server.envoy_config.listener import HEARTBEAT_S
 from policy_server.envoy_config.local_reply import local_replies
-from policy_server.envoy_config.matching import only_governed
+from policy_server.envoy_config.matching import only_governed, only_whole
 from policy_server.envoy_config.observer import OBSERVER
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.plain import Document, plain, plain_any
-from policy_server.envoy_config.request_facts import identity
+from policy_server.envoy_config.request_facts import BODY, identity
 from policy_server.envoy_config.routes import answer_headers, body_buffer_bytes, inner_headers
 from policy_server.envoy_config.wire import UID_HEADER, seconds
 
@@ -132,7 +132,7 @@ def _condition(config: Config, one: HttpFilter) -> HttpFilter:
     """The observer has its own condition already: the gate's coin."""
     if one.name == OBSERVER:
         return HttpFilter(name=one.name, typed_config=one.typed_config)
-    return only_governed(config, one)
+    return only_whole(config, one) if one.name == BODY else only_governed(config, one)
 
 
 def _named(manager: betterproto2.Message) -> Document:
@@ -167,7 +167,7 @@ def _providers(config: Config, options: MeshOptions) -> list[Document]:
         **service,
         "logName": LOG_NAME,
         "additionalRequestHeadersToLog": [UID_HEADER, "x-request-id"],
-        "additionalResponseHeadersToLog": LOAD_REPORT_HEADERS,
+        "additionalResponseHeadersToLog": ANSWER_HEADERS_TO_LOG,
     }
     return [
         {"name": POLICY_SERVER, "envoyExtAuthzGrpc": asked},

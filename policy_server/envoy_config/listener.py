@@ -19,6 +19,9 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
     HttpConnectionManagerUpgradeConfig,
     HttpFilter,
 )
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v3 import (
+    HttpConnectionManagerPathWithEscapedSlashesAction as EscapedSlashes,
+)
 from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
     CommonTlsContext,
     DownstreamTlsContext,
@@ -90,8 +93,10 @@ def connection_manager(
         stream_idle_timeout=seconds(config.longest_hold_s + SILENT_ANSWER_S),
         request_headers_timeout=seconds(15),
         use_remote_address=True,
+        # Or /x/../v1/…, //v1/… and /v1%2F… are other paths to the routes than to the model server.
         normalize_path=True,
-        merge_slashes=True,  # or //v1/… is another path to the routes than to the model server
+        merge_slashes=True,
+        path_with_escaped_slashes_action=EscapedSlashes.UNESCAPE_AND_FORWARD,
         preserve_external_request_id=True,
         always_set_request_id_in_response=True,
         server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,

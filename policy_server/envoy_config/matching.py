@@ -28,7 +28,8 @@ from envoy_data_plane.xds.type.matcher.v3 import (
 )
 
 from policy_server.config import Config
-from policy_server.envoy_config.wire import xds_extension
+from policy_server.envoy_config.paths import spellings
+from policy_server.envoy_config.wire import GRPC_TYPE, xds_extension
 
 
 def skip_unless(
@@ -47,10 +48,20 @@ def skip_unless(
 
 def only_governed(config: Config, inner: HttpFilter) -> HttpFilter:
     """The filter, always on, but for governed requests only."""
-    extension = TypedExtensionConfig(name=inner.name, typed_config=inner.typed_config)
-    return HttpFilter(
-        name=inner.name, typed_config=Any.pack(skip_unless(_governed(config), extension))
+    return _only(_governed(config), inner)
+
+
+def only_whole(config: Config, inner: HttpFilter) -> HttpFilter:
+    """The same for a filter that waits for the whole body: not for tunnels and gRPC streams."""
+    endless = _any_of([_matches("upgrade", ".*"), _matches("content-type", f"(?i){GRPC_TYPE}.*")])
+    return _only(
+        _all_of([_governed(config), MatcherMatcherListPredicate(not_matcher=endless)]), inner
     )
+
+
+def _only(picked: MatcherMatcherListPredicate, inner: HttpFilter) -> HttpFilter:
+    extension = TypedExtensionConfig(name=inner.name, typed_config=inner.typed_config)
+    return HttpFilter(name=inner.name, typed_config=Any.pack(skip_unless(picked, extension)))
 
 
 def _governed(config: Config) -> MatcherMatcherListPredicate:
@@ -61,9 +72,13 @@ def _governed(config: Config) -> MatcherMatcherListPredicate:
     by_kind = _any_of([*by_method, _matches("upgrade", ".*")])
     if everywhere:
         return by_kind
-    on_path = _any_of([_starts(":path", path) for path in config.govern.paths])
+    on_path = _any_of([_matches(":path", spellings(path)) for path in config.govern.paths])
+    return _all_of([by_kind, on_path])
+
+
+def _all_of(predicates: list[MatcherMatcherListPredicate]) -> MatcherMatcherListPredicate:
     return MatcherMatcherListPredicate(
-        and_matcher=MatcherMatcherListPredicatePredicateList(predicate=[by_kind, on_path])
+        and_matcher=MatcherMatcherListPredicatePredicateList(predicate=predicates)
     )
 
 
@@ -78,10 +93,6 @@ def _any_of(predicates: list[MatcherMatcherListPredicate]) -> MatcherMatcherList
 def _matches(header: str, regex: str) -> MatcherMatcherListPredicate:
     pattern = RegexMatcher(google_re2=RegexMatcherGoogleRe2(), regex=regex)
     return _header(header, StringMatcher(safe_regex=pattern))
-
-
-def _starts(header: str, prefix: str) -> MatcherMatcherListPredicate:
-    return _header(header, StringMatcher(prefix=prefix))
 
 
 def _header(name: str, match: StringMatcher) -> MatcherMatcherListPredicate:

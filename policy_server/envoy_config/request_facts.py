@@ -1,7 +1,9 @@
 """What the gate learns beside the headers, put into dynamic metadata by Envoy's own filters.
 
 `json_to_metadata` lifts a few fields out of a JSON body, so that the gate stays one message and a
-held request can be sent again after a crash. A body that is no JSON adds nothing and passes on.
+held request can be sent again after a crash. It looks at every body whatever type it claims to be,
+as many model servers do, and waits for all of it: who stops in the middle of a body gets no seat.
+A body that it can't read says so and passes on.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 from envoy_data_plane.envoy.extensions.http.early_header_mutation.header_mutation.v3 import (
     HeaderMutation as EarlyHeaderMutation,
 )
-from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
+from envoy_data_plane.envoy.type.matcher.v3 import RegexMatcher, StringMatcher
+from envoy_data_plane.google.protobuf import Value
 
 from policy_server.envoy_config.wire import (
     OBSERVE_HEADER,
@@ -43,6 +46,9 @@ from policy_server.envoy_config.wire import (
 
 REQUEST_NAMESPACE = "policy.request"
 BODY_FIELDS = ("model", "stream", "max_tokens", "max_completion_tokens", "max_output_tokens")
+READ, UNREAD = "read", "unread"
+"""A body without a model that was read; one that is no JSON as Envoy understands it."""
+ANY_TYPE = "(?s).*"
 UID, BODY, COIN = "policy.uid", "policy.body", "policy.coin"
 
 
@@ -82,14 +88,16 @@ def _header_filter(name: str, header: str, key: str, *, remove: bool) -> HttpFil
 
 
 def body_filter() -> HttpFilter:
-    """The fields of a JSON body that classification reads, typed as they came."""
-    return http_filter(
-        BODY,
-        JsonToMetadata(
-            request_rules=JsonToMetadataMatchRules(rules=[_lift(name) for name in BODY_FIELDS])
-        ),
-        disabled=True,
+    """The fields of a JSON body that classification reads, typed as they came. Never on tunnels
+    and gRPC streams: it waits for the end of the body."""
+    first, *others = (_lift(name) for name in BODY_FIELDS)
+    first.on_missing, first.on_error = _mark(READ), _mark(UNREAD)
+    rules = JsonToMetadataMatchRules(
+        rules=[first, *others],
+        allow_content_types_regex=RegexMatcher(regex=ANY_TYPE),
+        allow_empty_content_type=True,
     )
+    return http_filter(BODY, JsonToMetadata(request_rules=rules), disabled=True)
 
 
 def _lift(name: str) -> JsonToMetadataRule:
@@ -100,4 +108,10 @@ def _lift(name: str) -> JsonToMetadataRule:
             key=name,
             type=JsonToMetadataValueType.PROTOBUF_VALUE,
         ),
+    )
+
+
+def _mark(key: str) -> JsonToMetadataKeyValuePair:
+    return JsonToMetadataKeyValuePair(
+        metadata_namespace=REQUEST_NAMESPACE, key=key, value=Value(bool_value=True)
     )

@@ -2,12 +2,14 @@
 
 Governed are the configured methods on the configured paths, and upgrades there (WebSocket,
 CONNECT), which take a seat. Everything else passes: the filters that know the policy server are
-off by default and a governed route turns them on.
+off by default and a governed route turns them on. Tunnels and gRPC calls, whose request may last
+as long as their answer, go to the gate on their headers; everybody else with the whole body.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from envoy_data_plane.envoy.config.core.v3 import HeaderValueOption
 from envoy_data_plane.envoy.config.route.v3 import (
@@ -30,7 +32,10 @@ from policy_server.config import Config
 from policy_server.config_jobs import takes_jobs
 from policy_server.envoy_config.jobs import JOBS, wants_job, who_asks
 from policy_server.envoy_config.options import GatewayOptions
+from policy_server.envoy_config.paths import spellings
+from policy_server.envoy_config.request_facts import BODY
 from policy_server.envoy_config.wire import (
+    GRPC_TYPE,
     OBSERVE_HEADER,
     POLICY_HTTP_CLUSTER,
     UID_HEADER,
@@ -42,6 +47,8 @@ from policy_server.envoy_config.wire import (
 from policy_server.envoy_config.wirings import GATE, Wired
 
 GOVERNED, PASSED, POLICY_API = "governed", "passed", "policy"
+SPEAKS_GRPC = ("h2c", "https")
+"""Upstreams of these schemes may be gRPC servers; to others gRPC can't be sent on."""
 ANSWER_HEADERS = {
     "x-policy-class": "%DYNAMIC_METADATA(policy:class)%",
     "x-queue-wait-ms": "%DYNAMIC_METADATA(policy:queue_wait_ms)%",
@@ -62,15 +69,16 @@ def route_config(
     its own way on those that prefer to become jobs."""
     upstream = to_upstream(options)
     enabled = {name: enable(own) for name, own in chain.governed.items()}
+    unread = {name: own for name, own in enabled.items() if name != BODY}
     on_jobs = {**enabled, GATE: enable(chain.jobs)} if chain.jobs is not None else enabled
-    governed = [
-        Route(name=GOVERNED, match=match, route=upstream, typed_per_filter_config=dict(enabled))
-        for match in _governed(config)
-    ]
-    jobs = [
-        Route(name=JOBS, match=match, route=upstream, typed_per_filter_config=dict(on_jobs))
-        for match in (_governed(config, wants_job()) if takes_jobs(config) else ())
-    ]
+
+    def routes(name: str, matches: Iterable[RouteMatch], turned_on: dict[str, Any]) -> list[Route]:
+        return [
+            Route(name=name, match=m, route=upstream, typed_per_filter_config=dict(turned_on))
+            for m in matches
+        ]
+
+    grpc = _asked(config, _is_grpc()) if options.upstreams[0].scheme in SPEAKS_GRPC else []
     api = RouteAction(cluster=POLICY_HTTP_CLUSTER, timeout=seconds(0))
     host = VirtualHost(
         name="gateway",
@@ -82,8 +90,10 @@ def route_config(
                 route=api,
                 request_headers_to_add=who_asks(config),
             ),
-            *jobs,
-            *governed,
+            *routes(GOVERNED, _tunnels(config), unread),
+            *routes(JOBS, _asked(config, wants_job()) if takes_jobs(config) else (), on_jobs),
+            *routes(GOVERNED, grpc, unread),
+            *routes(GOVERNED, _asked(config), enabled),
             Route(name=PASSED, match=RouteMatch(prefix="/"), route=upstream),
         ],
         request_body_buffer_limit=body_buffer_bytes(config),
@@ -103,25 +113,37 @@ def answer_headers() -> list[HeaderValueOption]:
     return [set_header(name, value) for name, value in ANSWER_HEADERS.items()]
 
 
-def _governed(config: Config, *also: HeaderMatcher) -> list[RouteMatch]:
-    """The governed requests; with `also`, those of them that are no tunnels and have this too."""
+def _asked(config: Config, *also: HeaderMatcher) -> list[RouteMatch]:
+    """Requests of the governed methods on the governed paths; with `also`, those that have this,
+    too."""
+    if not config.govern.methods:
+        return []
     methods = "|".join(re.escape(method) for method in config.govern.methods)
     by_method = HeaderMatcher(
         name=":method", string_match=StringMatcher(safe_regex=RegexMatcher(regex=methods))
     )
-    if also:
-        headers = [by_method, *also]
-        paths = config.govern.paths if methods else ()
-        return [RouteMatch(prefix=path, headers=headers) for path in paths]
+    return [_under(path, by_method, *also) for path in config.govern.paths]
+
+
+def _tunnels(config: Config) -> list[RouteMatch]:
+    """Upgrades on the governed paths, whatever their method. The header is there only on what is
+    an upgrade: Envoy takes it from everything else."""
     upgrade = HeaderMatcher(name="upgrade", present_match=True)
-    matches = [
-        RouteMatch(prefix=path, headers=[header])
-        for path in config.govern.paths
-        for header in ((by_method, upgrade) if methods else (upgrade,))
-    ]
+    matches = [_under(path, upgrade) for path in config.govern.paths]
     if "/" in config.govern.paths:  # CONNECT has no path to compare
         matches.append(RouteMatch(connect_matcher=RouteMatchConnectMatcher()))
     return matches
+
+
+def _under(path: str, *headers: HeaderMatcher) -> RouteMatch:
+    if path == "/":
+        return RouteMatch(prefix=path, headers=list(headers))
+    return RouteMatch(safe_regex=RegexMatcher(regex=spellings(path)), headers=list(headers))
+
+
+def _is_grpc() -> HeaderMatcher:
+    kind = StringMatcher(prefix=GRPC_TYPE, ignore_case=True)
+    return HeaderMatcher(name="content-type", string_match=kind)
 
 
 def to_upstream(options: GatewayOptions) -> RouteAction:

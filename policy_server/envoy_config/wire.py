@@ -28,6 +28,8 @@ UPSTREAM_CLUSTER = options.UPSTREAM_CLUSTER
 UID_HEADER = "x-policy-uid"
 OBSERVE_HEADER = "x-policy-observe"
 NODE_HEADER = "x-policy-node"
+GRPC_TYPE = "application/grpc"
+"""How the content type of gRPC calls begins."""
 
 
 def seconds(value: float) -> timedelta:

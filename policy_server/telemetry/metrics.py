@@ -116,6 +116,10 @@ class Metrics:
         """Count a refusal of a request that admission never saw, or of a job."""
         self._pool(pool).refused(priority, reason)
 
+    def count_unread(self, pool: str) -> None:
+        """Count a governed request whose body could not be read."""
+        self._pool(pool).unread.inc()
+
     def count_report(self, pool: str, outcome: ReportOutcome) -> None:
         """Count a load report, or a try to get one."""
         self._pool(pool).reports[outcome].inc()
@@ -165,6 +169,7 @@ class _Families:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = _counter(names.REQUESTS, registry)
         self.shed = _counter(names.SHED, registry)
+        self.unread = _counter(names.UNREAD, registry)
         self.returns = _counter(names.RETURNS, registry)
         self.limit_changes = _counter(names.LIMIT_CHANGES, registry)
         self.expired = _counter(names.LEASES_EXPIRED, registry)
@@ -187,6 +192,7 @@ class _PoolSeries:
         self._queued = outcomes(Outcome.QUEUED_ADMITTED)
         self._shed = outcomes(Outcome.SHED)
         self.cancelled = outcomes(Outcome.CANCELLED)
+        self.unread = families.unread.labels(pool)
         self._reasons = [
             {reason: families.shed.labels(pool, p.name, reason.value) for reason in ShedReason}
             for p in PRIORITIES

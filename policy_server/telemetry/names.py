@@ -26,6 +26,12 @@ REQUESTS = MetricId(
     "Requests by their one outcome; a re-sent request counts once.",
     ("pool", "class", "outcome"),
 )
+UNREAD = MetricId(
+    "policy_unread_bodies_total",
+    "Governed requests whose body Envoy could not read as JSON; they go to the first pool whose "
+    "other keys match.",
+    ("pool",),
+)
 SHED = MetricId("policy_shed_total", "Requests refused or evicted.", ("pool", "class", "reason"))
 WAIT = MetricId(
     "policy_wait_seconds",

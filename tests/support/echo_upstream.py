@@ -14,7 +14,7 @@ class EchoUpstream:
     """Answers `/stream` chunk by chunk, `/slow` when `finish` is set, `/ws` by echo, `/mirror`
     with the body that came; `/half` is a stream that stops after its first chunk until `finish`
     is set, `/flaky` fails twice (503, 429) before it answers; `/crash` hangs up, `/chained` refuses
-    as a gateway of ours would."""
+    as a gateway of ours would. `/v1` may stand in front of the first three and of `/half`."""
 
     def __init__(self) -> None:
         self.finish = asyncio.Event()
@@ -23,11 +23,12 @@ class EchoUpstream:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(request)
-        if request.path == "/ws":
+        path = request.path.removeprefix("/v1")
+        if path == "/ws":
             return await self._echo(request)
-        if request.path == "/slow":
+        if path == "/slow":
             await self.finish.wait()
-        if request.path in ("/stream", "/half"):
+        if path in ("/stream", "/half"):
             return await self._stream(request)
         body = await request.read()
         if request.path == "/mirror":
@@ -53,7 +54,7 @@ class EchoUpstream:
         await response.prepare(request)
         for _ in range(3):
             await response.write(b"data: {}\n\n")
-            if request.path == "/half":
+            if request.path.endswith("/half"):
                 await self.finish.wait()
         await response.write_eof()
         return response

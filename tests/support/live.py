@@ -17,7 +17,7 @@ from policy_server.envoy_config.options import Wiring
 from tests.support.echo_upstream import EchoUpstream
 from tests.support.stack import Process, Stack, stop
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "pools": [{"name": "default", "limit": {"algorithm": "fixed", "initial": 1}}],
     "classes": {name: {"max_wait_s": 60} for name in ("P0", "P1", "P2")},
 }
@@ -85,10 +85,12 @@ class Live(Stack):
         """The same, in the background."""
         return asyncio.create_task(self.post(*arguments, **more))
 
-    async def busy(self, path: str = "/slow", via: str = "near") -> asyncio.Task[Answer]:
+    async def busy(
+        self, path: str = "/slow", via: str = "near", **more: Any
+    ) -> asyncio.Task[Answer]:
         """Take the one slot until the model server's `finish`; `/half` has begun to answer."""
         before, begun = len(self.echo.requests), self.begun
-        task = self.start_post(path, via)
+        task = self.start_post(path, via, **more)
         async with asyncio.timeout(20):
             while len(self.echo.requests) == before and not task.done():  # noqa: ASYNC110
                 await asyncio.sleep(0.005)

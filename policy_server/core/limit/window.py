@@ -56,13 +56,13 @@ the queue can't be told from the decoding: in an answer that comes whole."""
 WHOLE_SLACK = 0.04  # of a whole answer's time: nobody notices
 
 
-def baseline_key(request: Request, completion_tokens: int = 0) -> Key:
+def baseline_key(request: Request, completion_tokens: int = 0, streamed: bool = False) -> Key:
     """Which unloaded time this request is measured against.
 
     The time of an answer that comes whole depends on its length: there the baseline is per token,
     kept by length (short answers carry more overhead) instead of by prompt.
     """
-    if request.streamed:
+    if request.streamed or streamed:
         return (request.model, request.path, "stream", size_bucket(request.prompt_tokens))
     if completion_tokens:
         return (request.model, request.path, "whole", size_bucket(completion_tokens))
@@ -136,7 +136,7 @@ class Window:
         self._awaited.pop(lease.request.uid, None)
         self._timed_here = True
         self._first_tokens += lease.weight
-        self._residual(baseline_key(lease.request), lease, ttft_s, now)
+        self._residual(baseline_key(lease.request, streamed=True), lease, ttft_s, now)
 
     def _residual(
         self, key: Key, lease: Lease, seconds: float, now: float, tokens: int | None = None
@@ -148,8 +148,8 @@ class Window:
         if lease.granted < self._cut_at:
             return
         request, base_s = lease.request, self._baselines.unloaded(key) or 0.0
-        if request.streamed or not request.observable:
-            (self._residuals if request.streamed else self._blunt).append(residual)
+        if lease.streamed or not request.observable:
+            (self._residuals if lease.streamed else self._blunt).append(residual)
             self._bases.append(base_s)
         elif tokens:
             self._sized.append(residual)
@@ -177,14 +177,15 @@ class Window:
         if how is not LeaseEnd.COMPLETED or not 200 <= completion.status < 300:
             return
         request = lease.request
-        whole = not request.streamed and completion.first_byte_s is not None
-        self.plain_answers += whole
         self._timed_here |= completion.timed_here
         total = completion.last_byte_s
         if total is not None:
             self._latencies.append(total)
         if not request.streamed and completion.first_byte_s is not None:
-            self._first_tokens += 1.0
+            self.plain_answers += 1
+            self._first_tokens += lease.first_token is None  # else counted when it came
+            if lease.streamed or completion.streamed:  # its first byte tells nothing
+                return
             if lease.granted >= self._cut_at:
                 self._whole_s.append(completion.first_byte_s)
             if not request.observable:  # its length will never be known

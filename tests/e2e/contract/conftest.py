@@ -7,14 +7,18 @@ A policy server with one slot, an echoing model server, and five Envoys:
     grpc     fail-closed, gRPC model server (h2c)
     open     fail-open
     hasty    fail-closed, but it gives an outage up at once; its model server is down
+
+A second stack per wiring, with the usual Envoy and the gRPC one, has its only pool by the model
+that a body names.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import grpc
@@ -29,16 +33,23 @@ from tests.support.stack import stop
 from tests.support.wired import bootstrap_for, http_filter, ports
 
 WIRINGS: tuple[Wiring, ...] = ("gate", "authz", "stream")
+BY_MODEL = {
+    **CONFIG,
+    "govern": {"paths": ["/v1/"]},
+    "pools": [{**CONFIG["pools"][0], "match": {"model": "m*", "path_prefix": "/v1/"}}],
+}
 
 
 @contextlib.asynccontextmanager
-async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
-    """The stack for one wiring."""
+async def running_live(
+    wiring: Wiring, directory: Path, settings: Mapping[str, Any] = CONFIG, few: bool = False
+) -> AsyncIterator[Live]:
+    """The stack for one wiring; `few`: two Envoys only."""
     where = ports()
     server = {"grpc": f"127.0.0.1:{where['grpc']}", "http": f"127.0.0.1:{where['http']}"}
     config = directory / "config.yaml"
     jobs = {"via": f"http://127.0.0.1:{where['jobs']}", "tenant_max_jobs": 5}
-    config.write_text(json.dumps({"server": server, **CONFIG, "jobs": jobs}))
+    config.write_text(json.dumps({"server": server, **settings, "jobs": jobs}))
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=60)
     async with contextlib.AsyncExitStack() as cleanup:
@@ -49,13 +60,14 @@ async def running_live(wiring: Wiring, directory: Path) -> AsyncIterator[Live]:
         grpc_port = await cleanup.enter_async_context(_grpc_echo())
         await live.start_policy()
         cleanup.push_async_callback(lambda: stop(live.policy))
-        for name, options in {
+        envoys: dict[str, dict[str, Any]] = {
             "near": {},
-            "other": {},
             "grpc": {"upstream": f"h2c://127.0.0.1:{grpc_port}"},
+            "other": {},
             "open": {"on_outage": "open"},
             "hasty": {"upstream": "http://127.0.0.1:9"},
-        }.items():
+        }
+        for name, options in list(envoys.items())[: 2 if few else None]:
             own = dict(zip(("gateway", "admin"), free_ports(2), strict=True))
             bootstrap = bootstrap_for(
                 {**where, **own}, config, wiring=wiring, node_id=name, **options
@@ -80,9 +92,16 @@ async def _grpc_echo() -> AsyncIterator[int]:
     async def echo(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
         return request
 
+    async def talk(messages: AsyncIterator[bytes], _: grpc.aio.ServicerContext) -> Any:
+        async for message in messages:
+            yield message
+
     server = grpc.aio.server()
-    handler = grpc.unary_unary_rpc_method_handler(echo)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", {"Do": handler}),))
+    handlers = {
+        "Do": grpc.unary_unary_rpc_method_handler(echo),
+        "Talk": grpc.stream_stream_rpc_method_handler(talk),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     try:
@@ -99,6 +118,23 @@ async def stack(
     directory = tmp_path_factory.mktemp(request.param)
     async with running_live(request.param, directory) as live:
         yield live
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session", params=WIRINGS)
+async def stack_by_model(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Live]:
+    """The stack whose pool goes by the model, in one wiring."""
+    directory = tmp_path_factory.mktemp(f"{request.param}-by-model")
+    async with running_live(request.param, directory, BY_MODEL, few=True) as live:
+        yield live
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def by_model(stack_by_model: Live) -> AsyncIterator[Live]:
+    """That stack, at rest before and after the case."""
+    async with at_rest(stack_by_model):
+        yield stack_by_model
 
 
 @pytest_asyncio.fixture(loop_scope="session")

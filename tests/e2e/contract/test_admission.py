@@ -118,6 +118,24 @@ async def waiting_p2(live: Live) -> asyncio.Task[Answer]:
             assert task.result().headers["x-policy-reason"] == "overloaded"
 
 
+async def test_a_grpc_stream_talks_while_it_is_asked(live: Live) -> None:
+    """Its request lasts as long as its answer: nobody may wait for the end of it."""
+    async with grpc.aio.insecure_channel(address_of(live)) as channel:
+        call = channel.stream_stream("/t.T/Talk")(metadata=[*P0.items()])
+        for word in (b"one", b"two"):
+            await call.write(word)
+            assert await call.read() == word
+        await live.until(waiting=0, inflight=1)
+        await call.done_writing()
+        assert await call.read() is grpc.aio.EOF
+    await live.until(waiting=0, inflight=0)
+
+
+def address_of(live: Live) -> str:
+    """The Envoy in front of the gRPC model server."""
+    return live.envoys["grpc"].url.removeprefix("http://")
+
+
 def grpc_call(live: Live) -> grpc.aio.UnaryUnaryMultiCallable:
     """The method of the gRPC model server, through Envoy."""
     channel = grpc.aio.insecure_channel(live.envoys["grpc"].url.removeprefix("http://"))

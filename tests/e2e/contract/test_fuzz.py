@@ -1,4 +1,4 @@
-"""Headers full of garbage, as bytes on the wire: no crash, no slot lost, nobody let in."""
+"""Requests full of garbage, as bytes on the wire: no crash, no slot lost, nobody let in."""
 
 from __future__ import annotations
 
@@ -34,13 +34,35 @@ def garbage(rng: random.Random) -> bytes:
     )
 
 
-def request(rng: random.Random, number: int, *fixed: bytes) -> bytes:
+BODIES = (b"", b"{}", b'{"model":5,"stream":"x","max_tokens":-1e400}', b"\xff" * 10)
+FOR_M = (
+    *(b'{"model":"m"}', b'\xef\xbb\xbf {"a":{},"model":"m"}\n', b'{"\\u006dodel":"m"}'),
+    *(b'{"model":"x","model":"m"}', b'{"model":"m","seed":NaN}', b'{"model":"m"', b"\xff" * 10),
+)
+"""Bodies that a model server may take for one that names `m`."""
+
+
+def spelled(rng: random.Random, path: str) -> str:
+    """The same path to a model server, in another spelling."""
+    found = "".join(
+        f"%{ord(c):{rng.choice(('02x', '02X'))}}" if rng.random() < 0.2 else c for c in path
+    )
+    return found.replace("/", rng.choice(("/", "//", "/./", "/x/../", "%2F", "%2f")), 1)
+
+
+def request(
+    rng: random.Random,
+    number: int,
+    *fixed: bytes,
+    path: str = CHAT,
+    bodies: tuple[bytes, ...] = BODIES,
+) -> bytes:
     """One HTTP/1.1 request that nobody should send."""
-    lines = [f"POST {CHAT}?{number} HTTP/1.1".encode(), b"host: x", b"connection: close"]
+    lines = [f"POST {path}?{number} HTTP/1.1".encode(), b"host: x", b"connection: close"]
     chosen = rng.sample(NAMES, rng.randrange(1, 9))
     lines += [name.encode() + b": " + garbage(rng) for name in chosen]
     lines += [rng.choice(lines[3:])] * rng.randrange(2)  # the same header twice
-    body = rng.choice((b"", b"{}", b'{"model":5,"stream":"x","max_tokens":-1e400}', b"\xff" * 10))
+    body = rng.choice(bodies)
     lines += [*fixed, b"content-length: %d" % len(body)]
     return b"\r\n".join(lines) + b"\r\n\r\n" + body
 
@@ -69,13 +91,14 @@ async def test_garbage_costs_nobody_a_slot(live: Live) -> None:
     assert live.policy.returncode is None
 
 
-async def test_garbage_lets_nobody_in(live: Live) -> None:
-    """The one slot is taken and nobody waits: whatever else they say, they are refused."""
-    rng = random.Random(SEED + 1)
-    first = await live.busy()
+async def test_garbage_lets_nobody_in(by_model: Live) -> None:
+    """The one slot is taken and nobody waits: whatever else they say, they are refused. The pool
+    goes by path and model, so whoever hides one of them would pass."""
+    live, rng = by_model, random.Random(SEED + 1)
+    first = await live.busy("/v1/slow", json={"model": "m"})
     before = len(live.echo.requests)
     for number in range(REQUESTS):
-        raw = request(rng, number, b"prefer: wait=0")
+        raw = request(rng, number, b"prefer: wait=0", path=spelled(rng, CHAT), bodies=FOR_M)
         # Two `prefer` are one list; the first `wait` counts, so some wait, and leave unanswered.
         try:
             async with asyncio.timeout(0.5):

@@ -190,6 +190,44 @@ def test_the_first_pool_that_matches_takes_it() -> None:
     assert classified(rules=two).request is None
 
 
+def test_a_body_that_was_not_read_goes_to_the_first_pool_whose_other_keys_match() -> None:
+    """Nobody passes ungoverned because nobody could look."""
+    two = rules(
+        pools=[
+            {"name": "embed", "match": {"path_prefix": "/v1/embeddings", "model": "e*"}},
+            {"name": "big", "match": {"model": "llama-70b*"}},
+        ]
+    )
+    hidden = BodyFacts(read=False)
+    assert request(body=hidden, rules=two).pool == "big"
+    assert request({":path": "/v1/embeddings"}, body=hidden, rules=two).pool == "embed"
+    assert classified(body=BodyFacts(), rules=two).request is None
+    assert classified(body=BodyFacts(read=False, broken=True), rules=two).unread
+
+
+@pytest.mark.parametrize("path", ["/v%31/chat", "/%76%31%2Fchat", "/v1/%63hat?%"])
+def test_a_path_is_what_the_model_server_makes_of_it(path: str) -> None:
+    found = classified({":path": path}, rules(govern={"paths": ["/v1/"]})).request
+    assert found is not None
+    assert found.path == "/v1/chat"
+
+
+@pytest.mark.parametrize(
+    ("path", "streamed"),
+    [
+        ("/generate_stream", True),
+        ("/v2/models/m/generate_stream?x", True),
+        ("/v1beta/models/g:streamGenerateContent", True),
+        ("/model/m/invoke-with-response-stream", True),
+        ("/generate", False),
+        ("/v1/upstream", False),
+        ("/stream/v1/chat", False),
+    ],
+)
+def test_a_path_that_says_so_is_streamed(path: str, streamed: bool) -> None:
+    assert request({":path": path}).streamed == streamed
+
+
 def test_tenant_sources() -> None:
     by_header = rules(tenants={"from": "header:X-Org"})
     assert request({"x-org": " acme "}, rules=by_header).tenant == "acme"

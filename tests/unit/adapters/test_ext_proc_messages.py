@@ -66,7 +66,7 @@ def test_body_fields_come_from_envoys_metadata() -> None:
 
 
 def test_body_fields_of_the_wrong_type_are_not_there() -> None:
-    body = {"model": ["x"], "stream": "yes", "max_tokens": {"a": 1}, "max_output_tokens": "8"}
+    body = {"model": ["x"], "stream": "so", "max_tokens": {"a": 1}, "max_output_tokens": "8x"}
     facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), Asker(""))
     assert (facts.body.model, facts.body.stream, facts.body.max_tokens) == ("", False, 0)
 
@@ -87,6 +87,28 @@ def test_an_answer_may_be_as_long_as_the_largest_of_the_fields_says(
 ) -> None:
     message = request_headers(metadata={"policy.request": asked})
     assert facts_of(message, ClassifyRules(), Asker("")).body.max_tokens == at_most
+
+
+@pytest.mark.parametrize("said", [True, 1, "true", "1", " Yes "])
+def test_what_model_servers_take_for_true_and_for_numbers_counts(said: object) -> None:
+    body = {"stream": said, "max_tokens": " 12 "}
+    facts = facts_of(request_headers(metadata={"policy.request": body}), ClassifyRules(), Asker(""))
+    assert (facts.body.stream, facts.body.max_tokens) == (True, 12)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "read", "broken"),
+    [
+        ({"policy.request": {"uid": "u", "model": ""}}, True, False),
+        ({"policy.request": {"uid": "u", "read": True}}, True, False),
+        ({"policy.request": {"uid": "u", "unread": True}}, False, True),
+        ({"policy.request": {"uid": "u"}}, False, False),  # a tunnel
+        ({}, False, False),  # a mesh that can't
+    ],
+)
+def test_whether_the_body_was_read(metadata: dict[str, object], read: bool, broken: bool) -> None:
+    facts = facts_of(request_headers(metadata=metadata), ClassifyRules(), Asker(""))
+    assert (facts.body.read, facts.body.broken) == (read, broken)
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,25 @@ def test_times_count_from_the_first_byte_sent_upstream() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "streamed"),
+    [
+        ("text/event-stream", True),
+        ("Text/Event-Stream; charset=utf-8", True),
+        ("application/x-ndjson", True),
+        ("application/json", False),
+        ("", False),
+    ],
+)
+def test_whether_it_was_streamed_says_its_type(kind: str, streamed: bool) -> None:
+    logged = entry()
+    logged.response.response_headers["content-type"] = kind
+    assert completion_of(logged).streamed == streamed
+    assert read_entry(logged).headers == {}  # no report of the engine
+    logged.response.response_headers["x-aqueduct-rps"] = "5"
+    assert read_entry(logged).headers["x-aqueduct-rps"] == "5"
+
+
+@pytest.mark.parametrize(
     ("log_type", "intermediate", "kind"),
     [
         (DownstreamEnd, False, EntryKind.END),

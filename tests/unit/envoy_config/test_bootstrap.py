@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,30 @@ def test_only_governed_routes_turn_the_gate_on(tmp_path: Path) -> None:
     text = "govern: {methods: [POST, put], paths: [/v1/, /v2/]}"
     routes = manager(build(tmp_path, text))["route_config"]["virtual_hosts"][0]["routes"]
     governed = [r["match"] for r in routes if "policy.gate" in r.get("typed_per_filter_config", {})]
-    assert [match["prefix"] for match in governed] == ["/v1/", "/v1/", "/v2/", "/v2/"]
-    assert governed[0]["headers"][0]["string_match"]["safe_regex"]["regex"] == "POST|PUT"
-    assert governed[1]["headers"][0] == {"name": "upgrade", "present_match": True}
+    paths = [re.compile(match["safe_regex"]["regex"]) for match in governed]
+    for path, own in zip(paths, ("/v1/", "/v2/") * 2, strict=True):
+        assert path.fullmatch(f"{own}chat")
+        assert path.fullmatch("".join(f"%{ord(c):02x}" for c in own))
+        assert not path.fullmatch("/v3/chat")
+    assert governed[0]["headers"][0] == {"name": "upgrade", "present_match": True}
+    assert governed[2]["headers"][0]["string_match"]["safe_regex"]["regex"] == "POST|PUT"
     assert [route["name"] for route in routes][0::5] == ["policy", "passed"]
+
+
+@pytest.mark.parametrize(
+    ("upstream", "types"), [("http://10.0.0.1", 0), ("h2c://10.0.0.1", 1), ("https://a.test", 1)]
+)
+def test_only_what_may_be_endless_goes_without_its_body(
+    tmp_path: Path, upstream: str, types: int
+) -> None:
+    """Who could say so of any request would take seats with half a body."""
+    routes = manager(build(tmp_path, "", upstream))["route_config"]["virtual_hosts"][0]["routes"]
+    asked = [r for r in routes if "policy.gate" in r.get("typed_per_filter_config", {})]
+    unread = [r["match"] for r in asked if "policy.body" not in r["typed_per_filter_config"]]
+    names = [header["name"] for match in unread for header in match.get("headers", [])]
+    assert names.count("upgrade") == 1
+    assert names.count("content-type") == types
+    assert len(unread) == 2 + types  # and CONNECT
 
 
 def test_the_tenants_namespace_is_forwarded(tmp_path: Path) -> None:

@@ -64,6 +64,23 @@ def test_a_longer_prompt_is_no_queue() -> None:
     assert close(w).delay_s == 0.0
 
 
+def test_a_stream_that_nobody_asked_for_is_no_whole_answer() -> None:
+    """Its first byte comes at once, whatever queue its first token waits in."""
+    w = window()
+    for i in range(10):
+        seen = lease(f"u{i}", streamed=False)
+        seen.first_token = 0.7  # as its tokens come through the observer
+        w.first_token(seen, 0.7, 1.0)
+        w.completed(seen, LeaseEnd.COMPLETED, Completion(200, first_byte_s=0.01), 2.0)
+        unseen = lease(f"v{i}", streamed=False)
+        told = Completion(200, first_byte_s=0.01, last_byte_s=2.0, streamed=True)
+        w.completed(unseen, LeaseEnd.COMPLETED, told, 2.0)
+    sample = close(w)
+    assert sample.events == 10
+    assert sample.delay_s == pytest.approx(0.5, abs=1e-3)
+    assert sample.first_token_rate == pytest.approx(20 / 2.0)  # each once
+
+
 def test_a_stalled_engine_shows_by_the_age_of_those_who_wait_for_a_token() -> None:
     w = window()
     sample = close(w, 2.0, 10, lease("a", at=0.0), lease("b", at=1.0))
