@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from policy_server.core.outcome import LeaseEnd, ShedReason
 from policy_server.core.pacing import MAX_BATCH
 from policy_server.core.params import LimitParams, RoomParams
 from policy_server.core.request import LINES, Kind, Priority
-from policy_server.core.retry_budget import START_RETRIES
+from policy_server.core.retry_budget import START_RETRIES, SUCCESSES_PER_RETRY
 from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.core.slew import RISE_S
 from tests.support.core_builders import (
@@ -668,3 +669,78 @@ def test_a_retry_that_is_only_claimed_has_no_place() -> None:
     first = only(Admitted, gate.complete("busy", OK, 3.0))[0].request.uid
     second = only(Admitted, gate.complete(first, OK, 4.0))[0].request.uid
     assert [first, second] == ["plain", "claims"]
+
+
+# -- what an end means for others -----------------------------------------------------------------
+
+
+def test_only_a_held_request_that_was_answered_earns_its_tenant_a_retry() -> None:
+    gate = admission()
+    budget = gate.pool("chat").refusals.retries
+    assert [budget.take("a", 0.0) for _ in range(START_RETRIES + 1)][-2:] == [True, False]
+    now = 0.0
+
+    def answered(end: Completion, kind: Kind) -> None:
+        nonlocal now
+        for _ in range(SUCCESSES_PER_RETRY):
+            now += 5.0
+            assert only(Admitted, send(gate, f"u{now}", tenant="a", kind=kind, at=now))
+            assert only(LeaseEnded, gate.complete(f"u{now}", end, now + 1.0))
+
+    ends = [(UPSTREAM_503, Kind.HELD), (CLIENT_LEFT, Kind.HELD), (NEVER_SENT, Kind.HELD)]
+    for end, kind in [*ends, (OK, Kind.JOB)]:
+        answered(end, kind)
+        assert not budget.take("a", now)
+    answered(OK, Kind.HELD)
+    assert budget.take("a", now)
+
+
+def test_after_a_cut_every_second_slot_that_comes_free_goes_to_p0_and_the_rest_drain() -> None:
+    gate = admission(pool_params(LimitParams(initial=40.0), no_backend_wait_s=300.0))
+    gate.backends("chat", 2, 0.0)
+    names = [f"u{n}" for n in range(40)]
+    assert len(only(Admitted, send(gate, " ".join(names)))) == 40
+    gate.backends("chat", 1, 1.0)  # half the limit
+    send(gate, " ".join(f"vip{n}" for n in range(10)), P0, at=1.0)
+    went = [len(only(Admitted, gate.complete(name, OK, 1.5))) for name in names[:20]]
+    assert went == [0, 1] * 10
+    assert gate.pool("chat").leases.seats == 30
+
+
+def beside_a_flood() -> tuple[Admission, float]:
+    """40 slots, as many in use as one tenant's flood may have beside calm tenants; and when."""
+    gate = admission(pool_params(40.0))
+    now, flood = 0.0, 0
+    live: deque[tuple[str, float]] = deque()
+
+    def keep(events: list[Event]) -> None:
+        live.extend((uid, now) for uid in uids(only(Admitted, events)))
+
+    for step in range(2400):
+        now += 0.025
+        keep(run_timers(gate, now - 0.025, now))
+        while live and live[0][1] <= now - 1.0:
+            keep(gate.complete(live.popleft()[0], OK, now))
+        while gate.pool("chat").room.tenants()["flood"] < 60:
+            flood += 1
+            keep(send(gate, f"f{flood}", at=now, tenant="flood", budget_s=600.0))
+        if step % 2 and step < 2200:
+            keep(send(gate, f"c{step}", at=now, tenant=f"calm{step % 14}"))
+    return gate, now
+
+
+def test_who_waits_only_because_seats_are_kept_for_the_calm_is_no_sign_that_the_limit_binds() -> (
+    None
+):
+    gate, now = beside_a_flood()
+    pool = gate.pool("chat")
+    kept = 40 - pool.leases.seats
+    assert kept >= 3
+    run_timers(gate, now, now + 4.0)  # a window begins
+    assert only(Waiting, send(gate, "f", at=now + 4.0, tenant="flood", budget_s=600.0))
+    calm = send(gate, " ".join(f"x{n}" for n in range(kept - 3)), at=now + 4.0, tenant="calm1")
+    assert len(only(Admitted, calm)) == kept - 3
+    while pool.feedback.last_sample.now <= now + 4.0:  # until that window closes
+        run_timers(gate, now + 4.0, gate.next_timer() or 0.0)
+    assert pool.feedback.last_sample.peak_inflight == 37
+    assert not pool.feedback.last_sample.bound

@@ -144,3 +144,14 @@ def test_under_a_full_backlog_everyone_gets_the_max_min_share(
         assert found[priority] == pytest.approx(fair[priority], abs=slack)
         if priority in backlogged:
             assert found[priority] > 0.75 * SHARES[priority] * limit
+
+
+def test_a_class_that_waited_for_hours_is_owed_no_more_than_eight_seats_for_one_service() -> None:
+    classes, missing = rule(P0, P1, P2), 1.0 - 0.05 * 7.0  # of a whole seat
+    idle, one = [7, 0, 0, 0], [6, 0, 1, 0]
+    for now in (0.0, 7200.0):  # no seat came free
+        classes.accrue([P0, P2], idle, 7.0, 1.0, now)
+    classes.accrue([P0, P2], one, 7.0, 1.0, 7200.0 + 0.8 * 8.0 / missing)
+    assert classes.choose([P2], [6, 0, 0, 0], 7.0, 0.0) is P2
+    classes.accrue([P0, P2], one, 7.0, 1.0, 7200.0 + 1.2 * 8.0 / missing)
+    assert classes.choose([P2], [6, 0, 0, 0], 7.0, 0.0) is None

@@ -8,7 +8,7 @@ from policy_server.core.outcome import ShedReason
 from policy_server.core.params import PoolParams, RoomParams
 from policy_server.core.ramp import Ramp
 from policy_server.core.request import PRIORITIES, Priority
-from policy_server.core.room.door import Door
+from policy_server.core.room.door import UNSETTLED_S, Door
 from policy_server.core.room.prediction import Predictor
 from policy_server.core.room.room import Room
 from tests.support.core_builders import P1, P2, pool_params, request
@@ -128,3 +128,12 @@ def test_without_early_drop_everybody_waits() -> None:
     house = House(early_drop=False)
     assert not any(house.come() for _ in range(1_000))
     assert house.door.hopeless(LIMIT, 0.0) is None
+
+
+def test_for_a_while_after_a_restart_nobody_is_turned_away() -> None:
+    house = House()
+    house.fill(P1, budget_s=60.0)
+    house.predictor.drain.assume(2.0)  # half the limit, and slots are kept for old places
+    house.door.restarted(0.0)
+    assert house.door.hopeless(LIMIT, UNSETTLED_S - 0.1) is None
+    assert house.door.hopeless(LIMIT, UNSETTLED_S) is not None
