@@ -709,7 +709,7 @@ def test_after_a_cut_every_second_slot_that_comes_free_goes_to_p0_and_the_rest_d
 
 def beside_a_flood() -> tuple[Admission, float]:
     """40 slots, as many in use as one tenant's flood may have beside calm tenants; and when."""
-    gate = admission(pool_params(40.0))
+    gate = admission(pool_params(40.0, early_drop=False))
     now, flood = 0.0, 0
     live: deque[tuple[str, float]] = deque()
 

@@ -20,7 +20,7 @@ from policy_server.core.lengths import (
 from policy_server.core.request import Kind, Request
 from policy_server.core.room.tenants import FADE_S
 from policy_server.core.samples import Completion, Usage
-from policy_server.core.seats import FIRST_PROMPT
+from policy_server.core.seats import ENOUGH, FIRST_PROMPT
 from tests.support.core_builders import (
     CLIENT_LEFT,
     NEVER_SENT,
@@ -30,6 +30,8 @@ from tests.support.core_builders import (
     only,
     pool_params,
     request,
+    run_timers,
+    uids,
 )
 
 PROMPT = 250
@@ -201,3 +203,52 @@ def test_a_client_that_left_pays_for_the_time_it_took() -> None:
     whole, left = (ended(how, 10.0) for how in (OK, CLIENT_LEFT))
     assert left == pytest.approx(whole)
     assert left > 2 * 0.9 * 10.0 * PACE
+
+
+def test_what_is_paid_back_is_what_has_not_faded() -> None:
+    alone, both = admission(), admission()
+    for gate, names in ((alone, "x"), (both, "xy")):
+        for name in names:
+            gate.submit(request(name, tenant="a"), 0.0)
+    both.complete("y", NEVER_SENT, 20.0)
+    assert counter(both, "a") == pytest.approx(counter(alone, "a"))
+
+
+def test_an_end_that_nobody_saw_and_an_answer_of_before_a_restart_correct_nothing() -> None:
+    gate = admission()
+    answer(gate, "first", 0.0, 1.0, tenant="a")
+    gate.submit(request("lost", at=2.0, tenant="a", node="n"), 2.0)
+    gate.restore_lease(request("old", at=0.0, tenant="a", node="n"), 0.0, 2.0)
+    charged = counter(gate, "a")
+    gate.complete("old", OK, 10.0)
+    gate.node_alive("n", 60.0)
+    assert uids(run_timers(gate, 10.0, 70.0)) == ["lost"]
+    assert counter(gate, "a") == charged
+
+
+def test_a_tunnel_that_was_open_for_a_year_counts_no_more_than_an_answer_may() -> None:
+    gate = admission()
+    answer(gate, "short", 0.0, 1.0, tenant="b")
+    answer(gate, "tunnel", 1.0, 3e7, tenant="a")
+    assert lengths(gate).expected(request("x", tenant="a")) <= MAX_OUTPUT_TOKENS
+
+
+def test_only_answers_that_succeeded_teach_how_long_answers_are() -> None:
+    gate = admission()
+    for number in range(10):
+        answer(gate, f"u{number}", 10.0 * number, 1.0, tenant="a")
+    usual = lengths(gate).expected(request("x", tenant="a"))
+    for number, end in enumerate([UPSTREAM_503, CLIENT_LEFT, Completion(400), NEVER_SENT]):
+        at = 200.0 + 10.0 * number
+        gate.submit(request(f"v{number}", at=at, tenant="a"), at)
+        gate.complete(f"v{number}", end, at + 5.0)
+    assert lengths(gate).expected(request("x", tenant="a")) == usual
+
+
+def test_where_weights_are_known_too_an_old_weight_is_fitted_into_the_limit() -> None:
+    gate = admission()
+    for number in range(ENOUGH):
+        stream(gate, f"u{number}", 20.0 * number, 100)
+        gate.complete(f"u{number}", OK, 20.0 * number + 1.0)
+    weights = gate.pool("chat").weights
+    assert [weights.weigh(request("x", seats=8), limit).seats for limit in (8.0, 40.0)] == [2, 8]
