@@ -253,7 +253,7 @@ class Driver:
         self._emit(self.admission.node_reborn(node, now), now)
 
     def tokens(self, uid: str, count: int) -> None:
-        """`count` more tokens of an observed answer, now."""
+        """A message of an observed answer, with `count` more tokens, now."""
         self.admission.tokens(uid, count, self.clock())
 
     def unreadable(self, uid: str) -> None:

@@ -53,7 +53,7 @@ class AnswerObserver:
                     return NO_ANSWER
             elif kind == "response_body" and parser is not None:
                 body = message.response_body
-                self._tokens(uid, parser.feed(body.body))
+                self._gate.tokens(uid, parser.feed(body.body))
                 if body.end_of_stream:
                     break
             elif kind == "response_trailers":
@@ -80,12 +80,9 @@ class AnswerObserver:
             return None
         return self._parser_for(found.get("content-type", ""))
 
-    def _tokens(self, uid: str, count: int) -> None:
-        if count:
-            self._gate.tokens(uid, count)
-
     def _finish(self, uid: str, parser: AnswerParser) -> None:
-        self._tokens(uid, parser.finish())
+        if last := parser.finish():
+            self._gate.tokens(uid, last)
         usage = parser.usage()
         if usage is not None:
             self._gate.usage(uid, usage)

@@ -67,7 +67,7 @@ class Gate(Protocol):
         ...
 
     def tokens(self, uid: str, count: int) -> None:
-        """`count` more tokens of an observed answer passed just now."""
+        """A message of an observed answer passed just now, with `count` (≥ 0) more tokens."""
         ...
 
     def unreadable(self, uid: str) -> None:

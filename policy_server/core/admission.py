@@ -224,13 +224,14 @@ class Admission:
             pool.feedback.first_token(lease, now)
 
     def tokens(self, uid: str, count: int, now: float) -> None:
-        """`count` (≥ 1) more tokens of an observed answer, the last of them now.
+        """`count` more tokens of an observed answer, the last of them now; 0 = what came tells
+        of none.
 
         More than `first_token` told; without that call the first chunk is told here alone.
         """
         pool = self._where.get(uid)
         lease = pool.leases.get(uid) if pool else None
-        if pool is not None and lease is not None and count > 0:
+        if pool is not None and lease is not None and count >= 0:
             pool.feedback.tokens(lease, count, now)
 
     def unreadable(self, uid: str) -> None:
@@ -246,6 +247,7 @@ class Admission:
         if lease is not None:
             lease.completion_tokens = min(usage.completion_tokens, MAX_OUTPUT_TOKENS)
             lease.prompt_tokens = min(usage.prompt_tokens, MAX_PROMPT_TOKENS)
+            lease.choices = max(1, usage.choices)
 
     def heartbeat(self, uid: str, node: str, now: float) -> None:
         """`uid` is still under way at this Envoy."""

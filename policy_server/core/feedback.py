@@ -101,9 +101,13 @@ class Feedback:
     def tokens(self, lease: Lease, count: int, now: float) -> None:
         """`count` more tokens of an observed stream, the last of them now.
 
-        Without a `first_token` before it, the first of them is that one. It took no gap.
+        Without a `first_token` before it, the first of them is that one. It took no gap. What
+        costs us are the messages, and of several choices most messages tell no token.
         """
-        self.sampler.note_messages(1)
+        if count or lease.request.streamed:
+            self.sampler.note_messages(1)
+        if not count:
+            return
         if lease.first_token is None:
             self.first_token(lease, now)
             lease.tokens = count

@@ -55,7 +55,8 @@ class Lease:
     first_token: float | None = None
     last_token: float | None = None
     tokens: int = 0
-    completion_tokens: int | None = None
+    completion_tokens: int | None = None  # of all choices
+    choices: int = 1
     prompt_tokens: int = 0
     expected_tokens: float = 0.0  # what its tenant was charged for: output
     expected_prompt: float = 0.0
@@ -73,6 +74,14 @@ class Lease:
         if self.first_token is None or self.last_token is None or self.tokens < 2:
             return None
         return (self.last_token - self.first_token) / (self.tokens - 1)
+
+    @property
+    def steps(self) -> int:
+        """How many tokens one after the other the answer is long, as its usage tells; 0 = it does
+        not. No choice is longer than was asked for: what `usage` sums up beyond that (the others
+        of a `best_of`) was made beside it."""
+        mean = (self.completion_tokens or 0) // max(1, self.choices)
+        return min(mean, self.request.max_tokens or mean)
 
 
 class LeaseTable:

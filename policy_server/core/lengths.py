@@ -90,7 +90,7 @@ class AnswerLengths:
             return float(claimed)
         if lease.tokens:
             per_event = self._per_event.value
-            counted = lease.tokens * (1.0 if per_event is None else per_event)
+            counted = lease.tokens * lease.choices * (1.0 if per_event is None else per_event)
             return min(counted, MAX_OUTPUT_TOKENS)
         return None if claimed is None else 0.0
 
@@ -110,7 +110,7 @@ class AnswerLengths:
         told = self.told(lease)
         if told is not None:
             if lease.tokens and lease.completion_tokens:
-                self._per_event.saw(told, min(lease.tokens, MAX_OUTPUT_TOKENS))
+                self._per_event.saw(told / lease.choices, min(lease.tokens, MAX_OUTPUT_TOKENS))
             self._pace.saw(told, seconds)
         self._seconds.saw(seconds, 1.0)
         took = self.took(lease, seconds)

@@ -31,10 +31,12 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts that the answer itself carries."""
+    """Token counts that the answer itself carries; `completion_tokens` those of all `choices`,
+    which the engine made side by side."""
 
     prompt_tokens: int
     completion_tokens: int
+    choices: int = 1
 
 
 @dataclass(frozen=True, slots=True)

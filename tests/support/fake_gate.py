@@ -118,7 +118,8 @@ class FakeGate:
         self.changed.set()
 
     def tokens(self, uid: str, count: int) -> None:
-        self.observed.append(("tokens", uid, count))
+        if count:
+            self.observed.append(("tokens", uid, count))
 
     def unreadable(self, uid: str) -> None:
         self.observed.append(("unreadable", uid))

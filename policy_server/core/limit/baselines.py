@@ -9,6 +9,12 @@ an engine that became slower for good. Hence the bounded leak here, and `escape`
 Two samples below move a baseline, by a fifth of the way to the higher of them: one outlier (a
 prompt that was cached) moves nothing.
 
+An engine whose pace hardly changes while half of its load goes has no load to be slow by: a T0
+far below that (of answers that were made in another way, of a model that was exchanged under its
+name) is refuted, and what the two loads say takes its place at once:
+
+    T, T' > 4.5 T0 at loads N, N' ≤ N/2, T' ≥ .85 T, twice:    T0 = T' − N' · (T − T')/(N − N')
+
 A size first met behind a queue would take the queue for its unloaded time. Sizes of one family
 (model, path, kind) therefore vouch for each other:
 
@@ -17,25 +23,35 @@ A size first met behind a queue would take the queue for its unloaded time. Size
 a prompt twice as long costs at most twice as much prefill and some attention, a longer one hardly
 less. Of answers that come whole the value is per token and falls with the length: mirrored.
 
-Owner: the pool. Keys are (model, path, kind of answer, size bucket); the table is bounded.
+Owner: the pool. Keys are (model, path, kind of answer, size bucket); the table is bounded, and who
+was not heard of for the longest makes room.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
+from typing import TypeVar
 
 LEAK_PER_S = 2e-5
 MAX_LEAK = 1.1  # 1.2 let the limit rise by a quarter in a day of backlog
 DOWN_WEIGHT = 0.2
-MAX_KEYS = 4096  # client-chosen model names must not grow memory; past it keys share one entry
+MAX_KEYS = 4096  # client-chosen model names and paths must not grow memory
+OLDEST = 16  # of the longest unheard, the least sampled goes: a flood of names only evicts its own
 
 PER_OCTAVE = 2.5  # unloaded time against that of half the size: prefill, and attention's square
+REFUTED_FROM = 4.5  # times T0: what the guard allows (vegas.py)
+HALF_LOAD = 0.5
+SAME_PACE = 0.85  # decoding that is 4.5 times as slow by its batch is at .61 with half of it
+REFUTALS = 2  # windows in a row
+
 SMALLER = 1.5  # … against that of a larger size, which may have been in the prompt cache
 
 Key = tuple[str, str, str, int]
-OVERFLOW_KEY: Key = ("", "", "overflow", 0)
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def size_bucket(tokens: int) -> int:
@@ -87,13 +103,44 @@ class Baseline:
             self.samples = 0
 
 
+@dataclass(slots=True)
+class Pace:
+    """T0 of one model, and what may refute it; loads in seats."""
+
+    base: Baseline
+    worst: tuple[float, float] | None = None  # (load, T) at the highest load since T is too high
+    against: int = 0
+
+    def update(self, x: float, load: tuple[float, float], now: float) -> None:
+        """Take the T of one window, in which between `load[0]` and `load[1]` were in flight."""
+        self.base.update(x, now)
+        least, most = load
+        if x <= REFUTED_FROM * self.base.value:
+            self.worst, self.against = None, 0
+        elif self.worst is None or least > self.worst[0]:
+            self.worst, self.against = (least, x), 0
+        elif most <= HALF_LOAD * self.worst[0] and x >= SAME_PACE * self.worst[1]:
+            self.against += 1
+            if self.against >= REFUTALS:
+                self._refute(x, most)
+        else:
+            self.against = 0
+
+    def _refute(self, x: float, load: float) -> None:
+        assert self.worst is not None
+        worst_load, worst = self.worst
+        slope = max(0.0, (worst - x) / (worst_load - load))
+        self.base.raise_by(max(1.0, (x - slope * load) / self.base.value))
+        self.worst, self.against = None, 0
+
+
 class Baselines:
     """TTFT baselines by key and T0 by model, all in seconds."""
 
     def __init__(self) -> None:
         self._ttft: dict[Key, Baseline] = {}
         self._families: dict[tuple[str, str, str], dict[int, Baseline]] = {}
-        self._tpot: dict[str, Baseline] = {}
+        self._tpot: dict[str, Pace] = {}
 
     def ttft_residual(
         self, key: Key, x: float, now: float, allowed: float = 1.0, at_first: float = math.inf
@@ -104,19 +151,22 @@ class Baselines:
         """
         if not _is_duration(x):
             return 0.0
-        base = self._ttft.get(key)
+        base = self._ttft.pop(key, None)
         if base is None:
-            if len(self._ttft) >= MAX_KEYS:
-                key = OVERFLOW_KEY
-                base = self._ttft.get(key)
-            if base is None:
-                first = min(x, at_first)
-                base = self._add(key, Baseline(first, first, now, samples=0))
+            first = min(x, at_first)
+            base = self._add(key, Baseline(first, first, now, samples=0))
+        self._ttft[key] = base  # in order of the last sample
         residual = max(0.0, x - allowed * self._vouched(key, base))
         base.update(x, now)
         return residual
 
     def _add(self, key: Key, base: Baseline) -> Baseline:
+        if len(self._ttft) >= MAX_KEYS:
+            gone = _least_missed(self._ttft, lambda known: known.samples)
+            del self._ttft[gone]
+            del self._families[gone[:3]][gone[3]]
+            if not self._families[gone[:3]]:
+                del self._families[gone[:3]]
         self._ttft[key] = base
         self._families.setdefault(key[:3], {})[key[3]] = base
         return base
@@ -146,33 +196,35 @@ class Baselines:
         """The smallest unloaded TTFT of streamed answers of any size, seconds."""
         return min((b.value for key, b in self._ttft.items() if key[2] == "stream"), default=None)
 
-    def tpot_sample(self, model: str, x: float, now: float) -> None:
-        """Take the token-weighted TPOT of one window."""
+    def tpot_sample(
+        self, model: str, x: float, now: float, load: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
+        """Take the token-weighted TPOT of one window; `load`: seats in use, least and most."""
         if not _is_duration(x):
             return
-        base = self._tpot.get(model)
-        if base is None:
-            if len(self._tpot) < MAX_KEYS:
-                self._tpot[model] = Baseline(x, x, now)
-            return
-        base.update(x, now)
+        pace = self._tpot.pop(model, None)
+        if pace is not None:
+            pace.update(x, load, now)
+        elif len(self._tpot) >= MAX_KEYS:
+            del self._tpot[_least_missed(self._tpot, lambda known: known.base.samples)]
+        self._tpot[model] = pace or Pace(Baseline(x, x, now))
 
     def tpot(self, model: str) -> float | None:
         """T0 of `model`, seconds per token."""
-        base = self._tpot.get(model)
-        return base.value if base else None
+        pace = self._tpot.get(model)
+        return pace.base.value if pace else None
 
     def escape(self) -> None:
         """At the floor and still over: the engine itself is slower. B·2, T0·1.5."""
         for base in self._ttft.values():
             base.raise_by(2.0)
-        for base in self._tpot.values():
-            base.raise_by(1.5)
+        for pace in self._tpot.values():
+            pace.base.raise_by(1.5)
 
     def state(self) -> dict[str, float]:
         """All baselines as flat numbers, for the journal."""
         saved = {f"ttft|{'|'.join(map(str, k))}": b.value for k, b in self._ttft.items()}
-        saved.update({f"tpot|{model}": b.value for model, b in self._tpot.items()})
+        saved.update({f"tpot|{model}": pace.base.value for model, pace in self._tpot.items()})
         return saved
 
     def restore(self, state: Iterable[tuple[str, float]], now: float) -> None:
@@ -182,12 +234,17 @@ class Baselines:
             if not _is_duration(value):
                 continue
             if kind == "tpot":
-                self._tpot[rest] = Baseline(value, value, now)
+                self._tpot[rest] = Pace(Baseline(value, value, now))
             elif kind == "ttft":
                 parts = rest.rsplit("|", 3)
                 if len(parts) == 4 and parts[3].isdigit():
                     key = (parts[0], parts[1], parts[2], int(parts[3]))
                     self._add(key, Baseline(value, value, now))
+
+
+def _least_missed(table: Mapping[K, V], samples: Callable[[V], int]) -> K:
+    """Of those that were sampled longest ago, the one with the fewest samples."""
+    return min(islice(table, OLDEST), key=lambda key: samples(table[key]))
 
 
 def _is_duration(x: float) -> bool:

@@ -195,23 +195,27 @@ class Window:
 
     def _plain(self, lease: Lease, seconds: float, now: float) -> None:
         """An answer that came whole."""
-        tokens, request = lease.completion_tokens or 0, lease.request
+        tokens, request = lease.steps, lease.request
         if lease.granted < self._cut_at:
             return
         if tokens >= MIN_ANSWER_TOKENS:
-            whole = self._whole.get(request.model)
-            if whole is None and len(self._whole) < MAX_SOURCES:
-                whole = self._whole[request.model] = WholeAnswers()
-            if whole is not None:
-                whole.add(tokens, seconds)
-                line = whole.line()
-                if line is not None:
-                    self._add_tokens(request.model, line.slope_s * tokens, tokens)
-                    self._last_event = now
-                    self._lines.append(line)
-                    self._intercepts.append(self._queue_of(request, line, now))
-                    return
+            line = self._line_with(request.model, tokens, seconds)
+            if line is not None:
+                self._add_tokens(request.model, line.slope_s * tokens, tokens)
+                self._last_event = now
+                self._lines.append(line)
+                self._intercepts.append(self._queue_of(request, line, now))
+                return
         self._residual(baseline_key(request, tokens), lease, seconds, now, tokens)
+
+    def _line_with(self, model: str, tokens: int, seconds: float) -> Line | None:
+        """The model's line, one answer later; the model not heard of for longest makes room."""
+        whole = self._whole.pop(model, None)
+        if whole is None and len(self._whole) >= MAX_SOURCES:
+            del self._whole[next(iter(self._whole))]
+        self._whole[model] = whole = whole or WholeAnswers()
+        whole.add(tokens, seconds)
+        return whole.line()
 
     def _queue_of(self, request: Request, line: Line, now: float) -> float:
         """What of a line's intercept is a queue; the rest, prefill and network, is always there.
@@ -296,7 +300,7 @@ class Window:
         queue = reported
         if queue is None and delay is not None:
             queue = rate * max(0.0, delay - base_s)
-        tpot, unloaded = self._tpot(now)
+        tpot, unloaded = self._tpot(now, inflight)
         sample = WindowSample(
             now=now,
             duration_s=duration,
@@ -355,14 +359,14 @@ class Window:
                 waits.append(now - lease.granted - (3.0 * floor if base is None else base))
         return [wait for wait in waits if wait > 0.0]
 
-    def _tpot(self, now: float) -> tuple[float | None, float | None]:
+    def _tpot(self, now: float, inflight: int) -> tuple[float | None, float | None]:
         """T and T0, weighted by the tokens of each model."""
         if self._gap_tokens < MIN_TOKENS or self.tainted(now):
             return None, None
-        weighted = 0.0
-        counted = 0
+        load = float(min(inflight, self._peak)), float(self._peak)
+        weighted, counted = 0.0, 0
         for model, (seconds, count) in self._model_tokens.items():
-            self._baselines.tpot_sample(model, seconds / count, now)
+            self._baselines.tpot_sample(model, seconds / count, now, load)
             base = self._baselines.tpot(model)
             if base is not None:
                 weighted += base * count

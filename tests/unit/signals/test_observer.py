@@ -160,3 +160,91 @@ def test_no_bytes_raise(chunks: list[bytes]) -> None:
     for parser in (SseParser(), JsonParser()):
         assert sum(map(parser.feed, chunks)) + parser.finish() >= 0
         parser.usage()
+
+
+def of_choice(index: int, *, index_last: bool = False) -> dict[str, object]:
+    told = {"index": index, "delta": {"content": "a"}}
+    return {"choices": [dict(reversed(told.items())) if index_last else told]}
+
+
+@pytest.mark.parametrize("index_last", [False, True])
+def test_the_choices_of_one_step_are_one_token(index_last: bool) -> None:
+    parser = SseParser()
+    step = sse(*(of_choice(i, index_last=index_last) for i in range(8)))
+    assert parser.feed(step) + parser.feed(step) == 2
+    assert parser.usage() == Usage(0, 0, choices=8)  # so much of it is known without
+    parser.feed(sse({"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 16}}))
+    assert parser.usage() == Usage(9, 16, choices=8)
+
+
+def test_several_choices_in_one_event_are_one_token_as_well() -> None:
+    event = {"choices": [{"index": i, "text": "a"} for i in range(4)]}
+    parser = SseParser()
+    assert parser.feed(sse(event, event)) == 2
+
+
+def test_the_choice_that_comes_first_is_counted_whatever_its_number() -> None:
+    parser = SseParser()
+    assert parser.feed(sse(*(of_choice(i) for i in (2, 0, 1, 2, 0, 1)))) == 2
+
+
+def test_tool_calls_content_blocks_and_output_items_follow_each_other() -> None:
+    calls = [chat({"tool_calls": [{"index": i, "function": {"arguments": "{"}}]}) for i in range(3)]
+    blocks = [
+        anthropic("content_block_delta", index=i, delta={"type": "text_delta", "text": "a"})
+        for i in range(3)
+    ]
+    items = [
+        {"type": "response.output_text.delta", "output_index": i, "content_index": 1, "delta": "a"}
+        for i in range(3)
+    ]
+    assert SseParser().feed(sse(*calls, *blocks, *items)) == 9
+
+
+@pytest.mark.parametrize("index", ['"7"', "7.5", "9999999999", "[7]", "7,]"])
+def test_an_odd_number_of_a_choice_costs_no_token(index: str) -> None:
+    line = f'data: {{"choices":[{{"index":{index},"delta":{{"content":"a"}}}}]}} "index":1\n'
+    assert SseParser().feed(line.encode()) == 1
+
+
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_lines_end_as_the_standard_allows(end: bytes, mark: bytes) -> None:
+    body = mark + sse(chat({"content": "a"}), chat({"content": "b"})).replace(b"\n", end)
+    for size in (1, 7, len(body)):
+        parser = SseParser()
+        parts = [body[i : i + size] for i in range(0, len(body), size)]
+        assert sum(map(parser.feed, parts)) == 2
+
+
+@pytest.mark.parametrize("size", [1, 7, 4000])
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_the_choices_of_a_whole_answer_are_counted(size: int, separators: tuple[str, str]) -> None:
+    text = '"finish_reason": ' + "x" * KEPT_TAIL_BYTES
+    choices = [{"index": i, "text": text, "finish_reason": "finish_reason"} for i in range(3)]
+    usage = {"prompt_tokens": 9, "completion_tokens": 12}
+    body = json.dumps({"choices": choices, "usage": usage}, separators=separators).encode()
+    parser = JsonParser()
+    for i in range(0, len(body), size):
+        parser.feed(body[i : i + size])
+    assert parser.usage() == Usage(9, 12, choices=3)
+
+
+@pytest.mark.parametrize(
+    ("told", "usage"),
+    [
+        ('"completion_tokens": 999999999999', None),
+        ('"completion_tokens": 1048577', None),
+        ('"completion_tokens": -5', None),
+        ('"completion_tokens": 1e9', Usage(0, 1)),
+        ('"prompt_tokens": 99999999999999999999, "completion_tokens": 5', Usage(0, 5)),
+        ('"prompt_tokens": -7, "completion_tokens": 5', Usage(0, 5)),
+    ],
+)
+def test_counts_that_cannot_be_true_are_none(told: str, usage: Usage | None) -> None:
+    for parser, body in (
+        (JsonParser(), f'{{"usage": {{{told}}}}}'),
+        (SseParser(), f'data: {{"usage": {{{told}}}}}\n'),
+    ):
+        parser.feed(body.encode())
+        assert parser.usage() == usage

@@ -8,7 +8,6 @@ import pytest
 
 from policy_server.core.limit.baselines import (
     MAX_KEYS,
-    OVERFLOW_KEY,
     Baselines,
     Key,
     size_bucket,
@@ -170,14 +169,33 @@ def test_sizes_and_models_do_not_mix() -> None:
     assert base.tpot("other") is None
 
 
-def test_made_up_model_names_fill_a_bounded_table_and_then_share_one_entry() -> None:
+def test_made_up_model_names_fill_a_bounded_table_and_evict_each_other() -> None:
     base = known()
-    for i in range(2 * MAX_KEYS):
+    rare: Key = ("rare", "/", "stream", 8)
+    for _ in range(3):
+        base.ttft_residual(rare, 0.3, 0.0)
+        base.tpot_sample("rare", 0.3, 0.0)
+    for i in range(3 * MAX_KEYS):
         base.ttft_residual((f"model-{i}", "/", "stream", 0), 1.0, 0.0)
         base.tpot_sample(f"model-{i}", 1.0, 0.0)
-    assert len(base.state()) <= 2 * MAX_KEYS + 1
-    assert base.ttft(OVERFLOW_KEY) == 1.0
-    assert base.ttft_residual(KEY, 0.5, 1.0) == pytest.approx(0.3)  # who was known stays known
+        if i % 1000 == 0:
+            base.ttft_residual(KEY, 0.5, 1.0)
+            base.tpot_sample("llama", 0.5, 1.0)
+    assert len(base.state()) == 2 * MAX_KEYS
+    assert len(base._families) == MAX_KEYS
+    assert base.ttft(KEY) == pytest.approx(0.2, rel=1e-3)  # who was known stays known
+    assert (base.ttft(rare), base.tpot("rare")) == (0.3, 0.3)
+
+
+def test_a_model_that_comes_when_the_table_is_full_is_learned() -> None:
+    base = Baselines()
+    for i in range(MAX_KEYS):
+        base.ttft_residual((f"model-{i}", "/", "stream", 0), 1.0, 0.0)
+        base.tpot_sample(f"model-{i}", 1.0, 0.0)
+    base.ttft_residual(KEY, 0.2, 1.0)
+    base.tpot_sample("llama", 0.2, 1.0)
+    assert (base.ttft(KEY), base.tpot("llama")) == (0.2, 0.2)
+    assert base.ttft_residual(KEY, 0.5, 2.0) == pytest.approx(0.3)
 
 
 def test_what_is_saved_comes_back_whole() -> None:
@@ -201,3 +219,42 @@ def test_after_an_escape_no_old_low_lowers_the_new_baseline() -> None:
     base.escape()
     base.ttft_residual(KEY, 0.39, 2.0)
     assert base.ttft(KEY) == 0.4
+
+
+TRUE_T = 0.03
+
+
+def misled(factor: float = 8.0) -> Baselines:
+    """A T0 that answers of another kind have taught."""
+    base = Baselines()
+    base.tpot_sample("llama", TRUE_T / factor, 0.0)
+    return base
+
+
+def test_a_pace_that_stays_with_half_the_load_refutes_what_was_far_below() -> None:
+    base = misled()
+    for second, load in enumerate((16, 11, 8, 7)):
+        base.tpot_sample("llama", TRUE_T, float(second), (load, load))
+    assert base.tpot("llama") == pytest.approx(TRUE_T)
+
+
+def test_what_the_load_costs_is_not_taken_for_the_unloaded_pace() -> None:
+    """An engine that became eight times as slow: T = 8 (T0 + .4 % of it per seat)."""
+    base = misled()
+    for second, load in enumerate((16, 11, 8, 7)):
+        base.tpot_sample("llama", TRUE_T * (1 + 0.004 * load), float(second), (load, load))
+    assert base.tpot("llama") == pytest.approx(TRUE_T, rel=1e-3)
+
+
+def test_a_batch_that_slows_decoding_refutes_nothing() -> None:
+    base = known(TRUE_T)
+    for second, load in enumerate((128, 128, 96, 64, 64, 60)):  # T = T0 (1 + N/32)
+        base.tpot_sample("llama", TRUE_T * (1 + load / 32), float(second), (load, load))
+    assert base.tpot("llama") == pytest.approx(TRUE_T, rel=1e-3)
+
+
+def test_one_window_or_one_that_still_drains_refutes_nothing() -> None:
+    base = misled()
+    for second, load in enumerate(((16, 16), (7, 14), (7, 8), (7, 14), (7, 8))):
+        base.tpot_sample("llama", TRUE_T, float(second), load)
+    assert base.tpot("llama") == pytest.approx(TRUE_T / 8, rel=1e-3)

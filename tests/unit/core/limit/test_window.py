@@ -254,6 +254,34 @@ def far_away(w: Window, rtt_s: float, queue_s: float = 0.0) -> None:
         w.completed(whole(n), LeaseEnd.COMPLETED, end, 1.0)
 
 
+def test_choices_made_side_by_side_are_no_pace() -> None:
+    w = window()
+    for n in range(20, 220, 10):
+        answer = whole(8 * n)
+        answer.choices = 8
+        w.completed(answer, LeaseEnd.COMPLETED, Completion(200, False, True, 0.02 * n, 1.0), 1.0)
+    assert close(w).tpot_s == pytest.approx(0.02)
+
+
+def test_no_choice_is_longer_than_was_asked_for() -> None:
+    """`usage` sums up all of a `best_of`, of which the answer shows one."""
+    best = lease("a", streamed=False, max_tokens=100)
+    best.completion_tokens = 800
+    assert best.steps == 100
+    assert whole(800).steps == 800
+
+
+def test_made_up_models_do_not_keep_others_from_a_line_of_their_own() -> None:
+    w = window()
+    for i in range(2 * MAX_SOURCES):
+        made_up = lease("x", streamed=False, model=f"model-{i}")
+        made_up.completion_tokens = 100
+        w.completed(made_up, LeaseEnd.COMPLETED, Completion(200, False, True, 2.0, 2.0), 1.0)
+    far_away(w, 0.0)
+    assert close(w).tpot_s == pytest.approx(0.02)
+    assert len(w._whole) <= MAX_SOURCES
+
+
 def test_what_every_whole_answer_takes_besides_its_tokens_is_no_queue() -> None:
     """Prefill, and an engine on another continent: the limit was cut to one for it."""
     w = window()
