@@ -34,7 +34,9 @@ from policy_server.adapters.rules import ClassifyRules
 
 UID_KEY = "x-policy-uid"
 ROUTE_KEY, CLUSTER_KEY = "route", "cluster"
-"""Context extensions in which Envoy's configuration names route and cluster."""
+STAMPED_KEY = "stamped"
+"""Context extensions in which Envoy's configuration names route and cluster, and the header that
+it overwrites with the request's identity."""
 ANSWER_MARGIN = 0.2
 """Share of the caller's deadline kept for the answer's way back, at most ANSWER_MARGIN_S."""
 ANSWER_MARGIN_S = 0.25
@@ -60,15 +62,14 @@ def facts_of_check(
 ) -> Facts:
     """What classification needs of a Check.
 
-    Where Envoy stamps no `x-policy-uid`, its own id of the request takes its place: it is the
-    same when the Check is sent again.
+    Where Envoy does not vouch for `x-policy-uid`, its own id of the request takes its place: it is
+    the same when the Check is sent again, and no client chooses it.
     """
     attributes = message.attributes
     http = attributes.request.http
     sent = http.headers
     headers = {name: sent[name] for name in rules.wanted_headers if name in sent}
-    if not headers.get(UID_KEY) and http.id:
-        headers[UID_KEY] = http.id
+    headers[UID_KEY] = _uid(message, headers.get(UID_KEY, ""))
     body, tenant = lifted(attributes.metadata_context.filter_metadata, rules)
     extensions = attributes.context_extensions
     return Facts(
@@ -88,6 +89,16 @@ def log_knows(message: CheckRequest) -> bool:
     the answer has to: what a Check answers stays with the request to its log entry."""
     facts = message.attributes.metadata_context.filter_metadata
     return BODY_NAMESPACE in facts and "uid" in facts[BODY_NAMESPACE].fields
+
+
+def _uid(message: CheckRequest, header: str) -> str:
+    """The request's identity. A header that anybody may send is none: requests that share a lease
+    would all go at once."""
+    if log_knows(message):
+        facts = message.attributes.metadata_context.filter_metadata
+        return str(facts[BODY_NAMESPACE].fields["uid"].string_value)
+    stamped = message.attributes.context_extensions.get(STAMPED_KEY, "") == UID_KEY
+    return header if stamped and header else str(message.attributes.request.http.id)
 
 
 def content_of_check(message: CheckRequest) -> tuple[list[tuple[str, str]], bytes]:

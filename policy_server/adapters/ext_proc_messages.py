@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+from policy_server.adapters import grpc_status
 from policy_server.adapters.answers import HttpAnswer
 from policy_server.adapters.classify import MAX_DIGITS, BodyFacts, Facts
 from policy_server.adapters.desk import Go
@@ -16,6 +17,7 @@ from policy_server.adapters.protos import (
     DecodeError,
     HeaderValueOption,
     HttpHeaders,
+    HttpTrailers,
     ProcessingMode,
     ProcessingRequest,
     ProcessingResponse,
@@ -38,8 +40,10 @@ ASKS = frozenset(
 )
 """Headers by which a back end asks for less."""
 LOAD_REPORT_HEADERS = ASKS | {"endpoint-load-metrics", "endpoint-load-metrics-bin"}
+TRAILERS = LOAD_REPORT_HEADERS | {grpc_status.HEADER}
+"""What is read of an answer's trailers; a gRPC answer without a body has them as headers."""
 LENGTH_FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
-HEAD_HEADERS = LOAD_REPORT_HEADERS | {":status", "content-type"}
+HEAD_HEADERS = TRAILERS | {":status", "content-type"}
 STREAM_TYPES = frozenset(
     {"text/event-stream", "application/x-ndjson", "application/vnd.amazon.eventstream"}
 )
@@ -97,10 +101,11 @@ def lifted(metadata: Mapping[str, Struct], rules: ClassifyRules) -> tuple[BodyFa
     return (_body_facts(body) if body is not None else _UNSEEN), tenant
 
 
-def headers_of(message: HttpHeaders, wanted: frozenset[str]) -> dict[str, str]:
+def headers_of(message: HttpHeaders | HttpTrailers, wanted: frozenset[str]) -> dict[str, str]:
     """The wanted headers; duplicates joined, bytes that are no UTF-8 replaced."""
     found: dict[str, str] = {}
-    for header in message.headers.headers:
+    kept = message.trailers if isinstance(message, HttpTrailers) else message.headers
+    for header in kept.headers:
         key = header.key
         if key in wanted:
             value = header.raw_value.decode("utf-8", "replace") or header.value

@@ -12,7 +12,8 @@ Life of a stream:
     waits                    as with the gate: EOF or a local reply gives the place up
     admitted                 the lease is this stream's: whatever ends the stream ends the lease
       response headers       status, time to the first byte, load report
-      EOF, trailers          the end: as the status says; without headers, the client is gone
+      EOF, trailers          the end: as the status says, of a gRPC call the one in its trailers;
+                             without headers, the client is gone
     the server stops         waiting: handed back. Admitted: the stream ends with OK, which Envoy
                              takes for "no more to say", and the answer goes on without us
 
@@ -22,7 +23,8 @@ An open stream is the sign of life of its lease (`beat`), as the log's heartbeat
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import grpc
 
@@ -30,12 +32,15 @@ from policy_server.adapters.desk import Desk, Verdict, Words
 from policy_server.adapters.ext_proc import Listener, Observer, listen, opening
 from policy_server.adapters.ext_proc_dialogue import Call, Dialogue, say
 from policy_server.adapters.ext_proc_messages import (
+    TRAILERS,
     AnswerHead,
     StreamEncoder,
     answer_head,
     empty_answer,
+    headers_of,
     parse,
 )
+from policy_server.adapters.grpc_status import told_status
 from policy_server.adapters.job_intake import JobIntake
 from policy_server.adapters.ports import ReportReader
 from policy_server.adapters.protos import ProcessingRequest
@@ -59,6 +64,7 @@ class _Lease:
     over: asyncio.Future[None]
     head: AnswerHead | None = None
     head_at: float = 0.0
+    trailers: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def uid(self) -> str:
@@ -137,6 +143,8 @@ class SingleStream:
             kind = message.WhichOneof("request")
             if kind == "response_headers":
                 self._take_head(lease, message)
+            elif kind == "response_trailers":
+                self._take_trailers(lease, message)
             if kind is not None and not await say(context, empty_answer(kind)):
                 break
             if kind == "response_trailers" or message.response_headers.end_of_stream:
@@ -146,9 +154,17 @@ class SingleStream:
 
     def _take_head(self, lease: _Lease, message: ProcessingRequest) -> None:
         lease.head, lease.head_at = answer_head(message), self._desk.clock()
-        report = self._read_report(lease.head.headers)
+        self._take_report(lease, lease.head.headers)
+
+    def _take_trailers(self, lease: _Lease, message: ProcessingRequest) -> None:
+        lease.trailers = headers_of(message.response_trailers, TRAILERS)
+        self._take_report(lease, lease.trailers)
+
+    def _take_report(self, lease: _Lease, headers: Mapping[str, str]) -> None:
+        report = self._read_report(headers)
         if report is not None:
-            self._desk.gate.load_report_for(lease.uid, lease.head.upstream, report)
+            upstream = lease.head.upstream if lease.head is not None else ""
+            self._desk.gate.load_report_for(lease.uid, upstream, report)
 
     def _complete(self, lease: _Lease) -> None:
         """Give the lease back, unless a newer stream of the same request carries it."""
@@ -168,7 +184,7 @@ class SingleStream:
         if local and head.status < FAILED_FROM:  # Envoy's own word; no model server was asked
             return Completion(0, reached_upstream=False)
         return Completion(
-            head.status,
+            told_status(head.status, head.headers, lease.trailers),
             first_byte_s=lease.head_at - lease.sent_at,
             last_byte_s=self._desk.clock() - lease.sent_at,
             timed_here=True,

@@ -4,7 +4,8 @@ The cases, in the order in which they are decided:
 
     the client hung up            its flags, or code 0 with no upstream failure: `client_gone`;
                                   `reached_upstream` tells a cancelled answer from one never sent
-    the upstream answered         its status, whatever it is
+    the upstream answered         its status, whatever it is; of a gRPC call what `grpc-status`
+                                  says (`grpc_status`), for its HTTP status is always 200
     the upstream failed           no connection, reset, time-out, overflow of the cluster's own
                                   bounds: Envoy answers 503 or 504, or cuts an answer that began
                                   as 200. No client's doing, so it counts as an upstream error
@@ -20,6 +21,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import NamedTuple
 
+from policy_server.adapters import grpc_status
 from policy_server.adapters.ext_proc_messages import ANSWER_NAMESPACE, BODY_NAMESPACE, is_stream
 from policy_server.adapters.protos import (
     AccessLogCommon,
@@ -91,17 +93,16 @@ def _typed(entry: HTTPAccessLogEntry) -> bool:
 
 
 def _uid(entry: HTTPAccessLogEntry) -> str:
-    """The request's identity: the header, or, where the route removed it, the metadata; where
-    Envoy stamps none, what the answer to its Check said."""
-    uid: str = entry.request.request_headers.get(UID_KEY, "")
-    if uid:
-        return uid
+    """The request's identity: what the answer to its Check said, where Envoy stamps none; else
+    the header, or, where the route removed it, the metadata. The header comes last but one, for
+    an Envoy that stamps none may log what a client wrote there."""
     facts = entry.common_properties.metadata.filter_metadata
-    body = facts.get(BODY_NAMESPACE)
-    if body is not None:
-        uid = body.fields["uid"].string_value
-    if not uid and CHECKED in facts:
+    uid: str = ""
+    if CHECKED in facts:
         uid = facts[CHECKED].fields[ANSWER_NAMESPACE].struct_value.fields["uid"].string_value
+    uid = uid or entry.request.request_headers.get(UID_KEY, "")
+    if not uid and BODY_NAMESPACE in facts:
+        uid = facts[BODY_NAMESPACE].fields["uid"].string_value
     return uid
 
 
@@ -125,6 +126,10 @@ def completion_of(entry: HTTPAccessLogEntry) -> Completion:
         client_gone = stalled or not status
     if upstream_failed and not client_gone:
         reached, status = True, status if status >= 500 else FAILED
+    elif reached and (response.response_headers or response.response_trailers):
+        status = grpc_status.told_status(
+            status, response.response_headers, response.response_trailers
+        )
     kind = response.response_headers.get(CONTENT_TYPE, "")
     return Completion(
         *(status if reached else 0, client_gone, reached, first_byte_s, last_byte_s),

@@ -27,6 +27,7 @@ from envoy.service.auth.v3.external_auth_pb2 import (  # type: ignore[attr-defin
 )
 from envoy.service.ext_proc.v3.external_processor_pb2 import (  # type: ignore[attr-defined]
     HttpHeaders,
+    HttpTrailers,
     ProcessingRequest,
     ProcessingResponse,
 )
@@ -48,6 +49,7 @@ __all__ = [
     "HTTPAccessLogEntry",
     "HeaderValueOption",
     "HttpHeaders",
+    "HttpTrailers",
     "Message",
     "NotSet",
     "ProcessingMode",

@@ -44,15 +44,20 @@ class Backends:
     def problems(self) -> list[str]:
         """What keeps a pool from knowing its back ends, one sentence each."""
         told = {pool: self._readiness.told(pool) for pool in self._pools}
-        return [
+        unknown = [
             f"pool {pool}: who is ready is not known: {said.error}; check backends.envoy_admin"
             for pool, said in told.items()
             if said is not None and said.error
         ]
+        return unknown + [
+            f"pool {pool}: {said.ready} back ends are ready; a probe fails: {said.failing}"
+            for pool, said in told.items()
+            if said is not None and said.failing
+        ]
 
     def _say(self, pool: str, told: Told) -> None:
         say = self._log.warning if told.error or told.ready == 0 else self._log.info
-        say("backends", pool=pool, count=told.ready, error=told.error)
+        say("backends", pool=pool, count=told.ready, error=told.error or told.failing)
 
 
 def keda_scaler(admission: Admission) -> KedaScaler:

@@ -38,8 +38,11 @@ LOAD_REPORT_HEADERS = [
     "x-aquifer-rps",
     "x-aquifer-max-concurrent",
 ]
-ANSWER_HEADERS_TO_LOG = [*LOAD_REPORT_HEADERS, "content-type"]
-"""The type tells whether it was streamed: some engines stream without being asked."""
+ANSWER_TRAILERS_TO_LOG = ["grpc-status", *LOAD_REPORT_HEADERS]
+"""A gRPC call says in its trailers how it ended, and its load report stands there, too."""
+ANSWER_HEADERS_TO_LOG = [*ANSWER_TRAILERS_TO_LOG, "content-type"]
+"""A gRPC answer without a body has no trailers but these. The type tells whether it was streamed:
+some engines stream without being asked."""
 
 
 def access_logs(options: GatewayOptions, admitted: MetadataPath) -> list[AccessLog]:
@@ -56,6 +59,7 @@ def access_logs(options: GatewayOptions, admitted: MetadataPath) -> list[AccessL
         ),
         additional_request_headers_to_log=[UID_HEADER, "x-request-id"],
         additional_response_headers_to_log=ANSWER_HEADERS_TO_LOG,
+        additional_response_trailers_to_log=ANSWER_TRAILERS_TO_LOG,
     )
     return [
         AccessLog(

@@ -12,7 +12,11 @@ from envoy_data_plane.envoy.config.core.v3 import RetryPolicy
 from policy_server.config import Config
 from policy_server.config_source import ConfigError
 from policy_server.envoy_config import authz
-from policy_server.envoy_config.access_log import ANSWER_HEADERS_TO_LOG, LOG_NAME
+from policy_server.envoy_config.access_log import (
+    ANSWER_HEADERS_TO_LOG,
+    ANSWER_TRAILERS_TO_LOG,
+    LOG_NAME,
+)
 from policy_server.envoy_config.bootstrap import RUNTIME
 from policy_server.envoy_config.clusters import POLICY_CEILING
 from policy_server.envoy_config.envoy_gateway_traffic import (
@@ -105,7 +109,7 @@ def _stream_policy(config: Config, options: MeshOptions) -> Document:
 def _check_policy(config: Config, options: MeshOptions) -> Document:
     """ext_authz."""
     again = authz.ask_again(config, options.on_outage)
-    where = {"route": GOVERNED, "cluster": POLICY_SERVER}
+    where = {"route": GOVERNED, "cluster": POLICY_SERVER, "stamped": UID_HEADER}
     ask = {
         "grpc": _policy_server(config, options, again),
         "timeout": duration(authz.all_tries_s(config, options.on_outage)),
@@ -200,6 +204,7 @@ def _access_log(config: Config, options: MeshOptions) -> Document:
         "http": {
             "requestHeaders": [UID_HEADER, "x-request-id"],
             "responseHeaders": ANSWER_HEADERS_TO_LOG,
+            "responseTrailers": ANSWER_TRAILERS_TO_LOG,
         },
     }
     return {"type": "Route", "matches": [ENDED], "sinks": [{"type": "ALS", "als": log}]}

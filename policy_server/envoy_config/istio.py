@@ -21,7 +21,11 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 
 from policy_server.config import Config
 from policy_server.config_source import ConfigError
-from policy_server.envoy_config.access_log import ANSWER_HEADERS_TO_LOG, LOG_NAME
+from policy_server.envoy_config.access_log import (
+    ANSWER_HEADERS_TO_LOG,
+    ANSWER_TRAILERS_TO_LOG,
+    LOG_NAME,
+)
 from policy_server.envoy_config.authz import EXT_AUTHZ_NAMESPACE, one_try_s
 from policy_server.envoy_config.bootstrap import RUNTIME
 from policy_server.envoy_config.chain import whole_chain
@@ -43,7 +47,7 @@ from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.plain import Document, plain, plain_any
 from policy_server.envoy_config.request_facts import BODY, identity
 from policy_server.envoy_config.routes import answer_headers, body_buffer_bytes, inner_headers
-from policy_server.envoy_config.wire import UID_HEADER, seconds
+from policy_server.envoy_config.wire import seconds
 
 CONTEXT = "GATEWAY"
 MANAGER = "envoy.filters.network.http_connection_manager"
@@ -166,8 +170,9 @@ def _providers(config: Config, options: MeshOptions) -> list[Document]:
     log = {
         **service,
         "logName": LOG_NAME,
-        "additionalRequestHeadersToLog": [UID_HEADER, "x-request-id"],
+        "additionalRequestHeadersToLog": ["x-request-id"],  # no uid: clients could write one
         "additionalResponseHeadersToLog": ANSWER_HEADERS_TO_LOG,
+        "additionalResponseTrailersToLog": ANSWER_TRAILERS_TO_LOG,
     }
     return [
         {"name": POLICY_SERVER, "envoyExtAuthzGrpc": asked},

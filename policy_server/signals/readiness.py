@@ -35,6 +35,7 @@ FAILURES = 2
 SUCCESSES = 2
 MAX_ADDRESSES = 256
 MAX_PAGE_BYTES = 8 * 1024 * 1024  # a mesh with thousands of clusters
+MAX_HEARD = 300
 AT_ONCE = 64  # probes in flight per pool
 
 
@@ -51,10 +52,14 @@ class Source:
 
 @dataclass(slots=True)
 class Told:
-    """What is known of a pool. `ready` None = nobody can tell; `error`: why, "" = all is well."""
+    """What is known of a pool. `ready` None = nobody can tell; `error`: why, "" = all is well.
+
+    `failing`: what the first of the probes that fail has heard, "" = none fails.
+    """
 
     ready: int | None
     error: str = ""
+    failing: str = ""
 
 
 @dataclass(slots=True)
@@ -138,27 +143,37 @@ class Readiness:
         for gone in known.keys() - set(addresses):
             del known[gone]
         first = source.pool not in self._told
-        for address, good in zip(addresses, found, strict=True):
+        for address, failure in zip(addresses, found, strict=True):
+            good = failure is None
             _judge(known.setdefault(address, _Probed(ready=good and first)), good)
-        return Told(sum(probed.ready for probed in known.values()))
+        failing = next((failure for failure in found if failure is not None), "")
+        if not addresses:
+            failing = f"{_shown(source.probe[0])}: its name has no address"
+        return Told(sum(probed.ready for probed in known.values()), failing=failing)
 
-    async def _probe(self, url: str, address: str, gate: asyncio.Semaphore) -> bool:
+    async def _probe(self, url: str, address: str, gate: asyncio.Semaphore) -> str | None:
+        """None = ready, else what was heard."""
         target = URL(url)
-        host = f"[{address}]" if ":" in address else address
         try:
             async with (
                 gate,
                 asyncio.timeout(TIMEOUT_S),
                 self._http().get(
-                    target.with_host(host),
+                    target.with_host(address),  # brackets an IPv6 address by itself
                     headers={"host": target.authority.rpartition("@")[2]},
                     server_hostname=target.host if target.scheme == "https" else None,
                     allow_redirects=False,
                 ) as answer,
             ):
-                return 200 <= answer.status < 300
-        except Exception:  # whatever a dying server makes the client raise, it is not ready
-            return False
+                if 200 <= answer.status < 300:
+                    return None
+                heard = f"HTTP {answer.status}"
+        except TimeoutError:
+            heard = f"no answer within {TIMEOUT_S:g} s"
+        except Exception as error:  # whatever a dying server makes the client raise
+            heard = str(error)[:MAX_HEARD] or type(error).__name__
+        at = "" if address == target.host else f" at {address}"
+        return f"{_shown(url)}{at}: {heard}"
 
     async def _ask_envoy(self, source: Source, admin: str) -> Told:
         page = URL(admin).with_path("/clusters").with_query(format="json")
@@ -182,6 +197,11 @@ class Readiness:
                 timeout=aiohttp.ClientTimeout(total=None),
             )
         return self._session
+
+
+def _shown(url: str) -> str:
+    """The URL without user and password."""
+    return str(URL(url).with_user(None))
 
 
 def _judge(probed: _Probed, good: bool) -> None:

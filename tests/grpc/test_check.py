@@ -142,6 +142,18 @@ async def test_envoys_own_id_stands_in_for_a_missing_uid(wired: Wired) -> None:
     assert wired.desk.counts.strangers == 1
 
 
+async def test_who_writes_anothers_uid_or_request_id_shares_no_lease(wired: Wired) -> None:
+    """Where Envoy overwrites nothing, `x-policy-uid` is whatever a client wrote there."""
+    same = {"x-request-id": "one-agent"}
+    for envoys_own in ("1", "2", "2"):  # the last one is sent again
+        await wired.check(check_request("forged", same, request_id=envoys_own, stamped=False))
+    assert [request.uid for request in wired.gate.submitted] == ["1", "2", "2"]
+    await wired.check(check_request("of-envoy", same, request_id="3"))
+    named = {"policy.request": {"uid": "of-envoys-filter"}}
+    await wired.check(check_request("forged", same, named, stamped=False))
+    assert [one.uid for one in wired.gate.submitted[3:]] == ["of-envoy", "of-envoys-filter"]
+
+
 async def test_an_admission_names_its_request_where_envoys_log_could_not(wired: Wired) -> None:
     at_once = await wired.check(check_request("uid-0"))
     call = await held(wired)

@@ -76,6 +76,45 @@ async def test_trailers_end_it_too(wired: Wired) -> None:
     assert (await until_ended(wired)).status == 200
 
 
+def trailers(**headers: str) -> ProcessingRequest:
+    message = ProcessingRequest()
+    message.response_trailers.SetInParent()
+    for key, value in headers.items():
+        message.response_trailers.trailers.headers.add(
+            key=key.replace("_", "-"), raw_value=value.encode()
+        )
+    return message
+
+
+@pytest.mark.parametrize(("told", "status"), [("0", 200), ("8", 429), ("14", 503), ("5", 400)])
+async def test_a_grpc_call_ends_as_its_trailers_say(wired: Wired, told: str, status: int) -> None:
+    call = await admitted_call(wired)
+    await call.write(head("200"))
+    await call.read()
+    await call.write(trailers(grpc_status=told))
+    await call.read()
+    assert (await until_ended(wired)).status == status
+
+
+async def test_a_grpc_call_without_a_body_has_its_trailers_as_headers(wired: Wired) -> None:
+    call = await admitted_call(wired)
+    message = head("200", grpc_status="8")
+    message.response_headers.end_of_stream = True
+    await call.write(message)
+    await call.read()
+    assert (await until_ended(wired)).status == 429
+
+
+async def test_a_load_report_may_stand_in_the_trailers(wired: Wired) -> None:
+    call = await admitted_call(wired)
+    await call.write(head("200"))
+    await call.read()
+    await call.write(trailers(endpoint_load_metrics='JSON {"named_metrics": {"queue_size": 3}}'))
+    await call.read()
+    await until_ended(wired)
+    assert wired.gate.reports == [("uid-1", "10.0.0.1:8000", LoadReport(waiting=3.0))]
+
+
 async def test_an_answer_without_a_body_ends_with_its_headers(wired: Wired) -> None:
     call = await admitted_call(wired)
     message = head("204")

@@ -14,11 +14,14 @@ def check_request(
     headers: Mapping[str, str] | None = None,
     metadata: Mapping[str, Mapping[str, object]] | None = None,
     request_id: str = "4711",
+    stamped: bool = True,
 ) -> CheckRequest:
-    """One request, asked about."""
+    """One request, asked about; `stamped`: by an Envoy that overwrites `x-policy-uid`."""
     message = CheckRequest()
     http = message.attributes.request.http
     http.id = request_id
+    if stamped:
+        message.attributes.context_extensions["stamped"] = "x-policy-uid"
     for key, value in {**CHAT, **({"x-policy-uid": uid} if uid else {}), **(headers or {})}.items():
         http.headers[key] = value
     for namespace, fields in (metadata or {}).items():

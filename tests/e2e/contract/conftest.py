@@ -92,6 +92,13 @@ async def _grpc_echo() -> AsyncIterator[int]:
     async def echo(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
         return request
 
+    async def full(_: bytes, context: grpc.aio.ServicerContext) -> bytes:
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "engine full")
+
+    async def breaks(_: bytes, context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
+        yield b"begun"
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "engine gone")
+
     async def talk(messages: AsyncIterator[bytes], _: grpc.aio.ServicerContext) -> Any:
         async for message in messages:
             yield message
@@ -99,6 +106,8 @@ async def _grpc_echo() -> AsyncIterator[int]:
     server = grpc.aio.server()
     handlers = {
         "Do": grpc.unary_unary_rpc_method_handler(echo),
+        "Full": grpc.unary_unary_rpc_method_handler(full),
+        "Breaks": grpc.unary_stream_rpc_method_handler(breaks),
         "Talk": grpc.stream_stream_rpc_method_handler(talk),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t.T", handlers),))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -89,6 +90,37 @@ async def test_a_grpc_caller_waits_and_is_answered(live: Live) -> None:
     live.echo.finish.set()
     assert await call == b"hello"
     await first
+
+
+async def test_errors_of_a_grpc_model_server_are_errors_not_fast_answers(live: Live) -> None:
+    """Their HTTP status is 200: without a body as headers, behind one as trailers."""
+    target = live.envoys["grpc"].url.removeprefix("http://")
+    async with grpc.aio.insecure_channel(target) as channel:
+        full, breaks = channel.unary_unary("/t.T/Full"), channel.unary_stream("/t.T/Breaks")
+        for failing in (lambda: full(b"x", metadata=[*P0.items()]),
+                        lambda: breaks(b"x", metadata=[*P0.items()]).read()):  # fmt: skip
+            await seen_errors(live, failing)
+
+
+async def seen_errors(live: Live, failing: Callable[[], Awaitable[object]]) -> None:
+    """Call until a window of the limit has seen nothing but errors."""
+    async with asyncio.timeout(30):
+        while await error_share(live) < 1.0:
+            await asyncio.gather(*(failed(failing) for _ in range(2)))
+        while await error_share(live) > 0.0:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)  # for the next window, which is empty
+
+
+async def error_share(live: Live) -> float:
+    """Of the answers of the last window."""
+    window = (await live.pool())["last_window"]
+    return 0.0 if window is None else float(window["error_share"])
+
+
+async def failed(call: Callable[[], Awaitable[object]]) -> None:
+    """A call that must fail by the model server's word."""
+    with pytest.raises(grpc.aio.AioRpcError, match="engine"):
+        await call()
 
 
 async def test_two_envoys_share_one_room(live: Live) -> None:

@@ -42,6 +42,17 @@ async def test_those_who_wait_go_one_after_another(live: LiveMesh) -> None:
     assert {answer.document["bytes"] for answer in answers[1:]} == {len(THREE_MB)}
 
 
+async def test_a_uid_that_clients_write_is_no_identity(live: LiveMesh) -> None:
+    same = {"x-policy-uid": "forged", "x-request-id": "one-agent"}
+    first = live.start_post("/slow", headers=same)
+    await live.until(waiting=0, inflight=1)
+    held = [live.start_post(headers=same) for _ in range(2)]
+    await live.until(waiting=2, inflight=1)
+    live.echo.finish.set()
+    assert {(await task).status for task in (first, *held)} == {200}
+    await live.until(waiting=0, inflight=0)
+
+
 async def test_a_refusal_says_why_and_when(live: LiveMesh) -> None:
     first = await live.busy()
     answer = await live.post(json={"model": "m"}, headers=NOW)

@@ -207,6 +207,7 @@ def _log_service(setting: Plain, where: dict[str, int], name: str) -> tuple[Plai
         common_config=common,
         additional_request_headers_to_log=als.take("http", "requestHeaders"),
         additional_response_headers_to_log=als.take("http", "responseHeaders"),
+        additional_response_trailers_to_log=als.take("http", "responseTrailers"),
     )
     als.close()
     cel = typed(

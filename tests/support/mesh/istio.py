@@ -275,6 +275,7 @@ def _log_service(logging: Plain, provider: Plain, providers: _Providers) -> Plai
         common_config=common,
         additional_request_headers_to_log=provider.pop("additionalRequestHeadersToLog"),
         additional_response_headers_to_log=provider.pop("additionalResponseHeadersToLog"),
+        additional_response_trailers_to_log=provider.pop("additionalResponseTrailersToLog"),
     )
     assert not provider, f"nobody reads {sorted(provider)}"
     expression = typed(

@@ -12,7 +12,8 @@ from envoy.data.accesslog.v3.accesslog_pb2 import (
 )
 
 from policy_server.adapters.log_entry import EntryKind, completion_of, read_entry
-from policy_server.core.samples import Completion
+from policy_server.core.outcome import LeaseEnd
+from policy_server.core.samples import Completion, how_it_ended
 
 
 def entry(
@@ -73,6 +74,39 @@ def test_how_it_ended(logged: HTTPAccessLogEntry, completion: Completion) -> Non
     assert completion_of(logged) == completion
 
 
+def told(status: str, where: str = "response_trailers") -> HTTPAccessLogEntry:
+    """A gRPC answer: always HTTP 200."""
+    made = entry()
+    getattr(made.response, where)["grpc-status"] = status
+    return made
+
+
+@pytest.mark.parametrize("where", ["response_trailers", "response_headers"])
+@pytest.mark.parametrize(
+    ("status", "how"),
+    [
+        ("0", LeaseEnd.COMPLETED),
+        *((status, LeaseEnd.UPSTREAM_ERROR) for status in ("8", "13", "14", "4")),
+        *((status, LeaseEnd.COMPLETED) for status in ("1", "2", "3", "5", "16", "99", "-1", "x")),
+    ],
+)
+def test_a_grpc_answer_ended_as_its_grpc_status_says(
+    status: str, how: LeaseEnd, where: str
+) -> None:
+    completion = completion_of(told(status, where))
+    assert how_it_ended(completion) is how
+    assert (completion.status == 200) == (status == "0")  # only a 2xx is a latency sample
+
+
+def test_a_grpc_call_that_never_reached_a_model_server_used_no_slot() -> None:
+    refused = entry(200, sent=False, details="policy_room_full")
+    refused.response.response_headers["grpc-status"] = "8"
+    assert completion_of(refused) == Completion(0, reached_upstream=False)
+    left = told("1")
+    left.common_properties.response_flags.downstream_remote_reset = True
+    assert how_it_ended(completion_of(left)) is LeaseEnd.CLIENT_CANCELLED
+
+
 def test_times_count_from_the_first_byte_sent_upstream() -> None:
     logged = entry()
     logged.common_properties.time_to_first_upstream_rx_byte.FromMilliseconds(1250)
@@ -121,12 +155,12 @@ def test_an_empty_entry_is_an_anonymous_end() -> None:
     assert (found.uid, found.kind, found.upstream) == ("", EntryKind.END, "")
 
 
-def test_who_it_is_says_the_header_then_envoy_then_the_answer_to_its_check() -> None:
+def test_who_it_is_says_the_answer_to_its_check_then_the_header_then_envoy() -> None:
     logged = entry()
     metadata = logged.common_properties.metadata.filter_metadata
-    metadata["envoy.filters.http.ext_authz"].update({"policy": {"uid": "of-the-check"}})
-    assert read_entry(logged).uid == "of-the-check"
     metadata["policy.request"].update({"uid": "of-envoy"})
     assert read_entry(logged).uid == "of-envoy"
     logged.request.request_headers["x-policy-uid"] = "of-the-header"
     assert read_entry(logged).uid == "of-the-header"
+    metadata["envoy.filters.http.ext_authz"].update({"policy": {"uid": "of-the-check"}})
+    assert read_entry(logged).uid == "of-the-check"

@@ -42,12 +42,12 @@ class Listener:
 
 
 @contextlib.asynccontextmanager
-async def server(handler: Handler, port: int) -> AsyncIterator[None]:
+async def server(handler: Handler, port: int, host: str = "127.0.0.1") -> AsyncIterator[None]:
     app = web.Application()
     app.router.add_route("*", "/{tail:.*}", handler)  # type: ignore[arg-type]
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port).start()
+    await web.TCPSite(runner, host, port).start()
     try:
         yield
     finally:
@@ -101,6 +101,45 @@ async def test_one_that_answers_503_while_it_loads_is_not_ready() -> None:
         following(Source("chat", probe=(f"http://127.0.0.1:{port}/health",))) as heard,
     ):
         await heard.until(lambda: heard.counts == [0])
+
+
+async def test_a_back_end_with_an_ipv6_address_is_ready() -> None:
+    (port,) = free_ports(1)
+    source = Source("chat", probe=(f"http://user:secret@[::1]:{port}/health",))
+    async with following(source) as heard:
+        await heard.until(lambda: heard.counts == [0])
+        assert f"http://[::1]:{port}/health: " in heard.said[0].failing
+        async with server(healthy, port, "::1"):
+            await heard.until(lambda: heard.said[-1] == Told(1))
+    assert "secret" not in repr(heard.said)
+
+
+async def test_what_a_failing_probe_has_heard_is_told() -> None:
+    loads, silent, away = free_ports(3)
+
+    async def hangs(_: web.Request) -> web.Response:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    async with server(loading, loads), server(hangs, silent):
+        for port, heard_of in (
+            (loads, "HTTP 503"),
+            (silent, "no answer within 0.5 s"),
+            (away, "Cannot connect to host"),
+        ):
+            source = Source("chat", probe=(f"http://localhost:{port}/health",))
+            async with following(source) as heard:
+                await heard.until(lambda: heard.said)
+            assert heard.said[0].failing.startswith(f"http://localhost:{port}/health at 127.0.0.1:")
+            assert heard_of in heard.said[0].failing
+
+
+async def test_a_name_without_an_address_is_told() -> None:
+    source = Source("chat", probe=("http://nobody.invalid/health",))
+    async with following(source) as heard:
+        await heard.until(lambda: heard.said)
+    assert heard.said[0].ready == 0
+    assert "no address" in heard.said[0].failing
 
 
 async def test_a_single_lost_probe_takes_nobody_away() -> None:
