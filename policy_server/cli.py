@@ -144,6 +144,7 @@ def serve(
     standby: Annotated[bool, typer.Option("--standby", hidden=True)] = False,
     mode: Annotated[Mode, typer.Option("--mode", hidden=True)] = Mode.serve,
     accepted: Annotated[Path | None, typer.Option("--accepted", hidden=True)] = None,
+    built: Annotated[Path | None, typer.Option("--built", hidden=True)] = None,
 ) -> None:
     """Run the policy server alone, for an Envoy that someone else runs. Prints `ready`."""
     from policy_server.app import Parent, Reload, run_server
@@ -162,7 +163,8 @@ def serve(
     settings = load_config(accepted or config, os.environ)
     check_files(settings, data_dir)
     keep = partial(last_accepted.save, path=accepted) if accepted else None
-    reload = Reload(lambda: load_config(config, os.environ), keep)
+    made_from = load_config(built, os.environ) if built else None
+    reload = Reload(lambda: load_config(config, os.environ), keep, made_from)
     run(run_server(settings, mode.value, data_dir, parent, reload, wiring.value))
 
 

@@ -87,7 +87,7 @@ class PolicyServer:
     ) -> None:
         loop = asyncio.get_running_loop()
         self._token = _admin_token(config)
-        self._config = config
+        self._config = self._built = config
         self._mode = mode
         self._wiring = wiring
         self._started = time.monotonic()
@@ -312,7 +312,7 @@ class PolicyServer:
         """SIGHUP: new rules and budgets for new arrivals; a mistake changes nothing."""
         try:
             config = how.read()
-            refuse_fixed_changes(self._config, config)
+            refuse_fixed_changes(how.built or self._built, config)
         except ConfigError as error:
             self._reload_error = f"the last reload was refused: {error}"
             self._log.error("reload refused", error=str(error))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from envoy_data_plane.envoy.config.cluster.v3 import (
     CircuitBreakers,
     CircuitBreakersThresholds,
@@ -54,6 +52,7 @@ from envoy_data_plane.envoy.type.v3 import CodecClientType, Percent
 from envoy_data_plane.google.protobuf import Any
 
 from policy_server.config import Config, TlsConfig
+from policy_server.config_envoy import backends_known, health_path, upstream_ceiling
 from policy_server.envoy_config.options import GatewayOptions, Upstream
 from policy_server.envoy_config.wire import (
     POLICY_CLUSTER,
@@ -120,21 +119,11 @@ def upstream_cluster(config: Config, options: GatewayOptions) -> Cluster:
         load_balancing_policy=_least_request() if several else None,
         outlier_detection=_outliers() if several else None,
         health_checks=_health_checks(config, hosts),
-        common_lb_config=_never_panic() if _known(config) else None,
+        common_lb_config=_never_panic() if backends_known(config) else None,
         circuit_breakers=_breakers(upstream_ceiling(config)),
         typed_extension_protocol_options=_upstream_protocol(hosts[0].scheme),
         transport_socket=_public_tls(options) if hosts[0].scheme == "https" else None,
     )
-
-
-def upstream_ceiling(config: Config) -> int:
-    """Twice what the pools may ever have in flight: the limit at its maximum plus the reserve."""
-    return sum(2 * int(p.limit.max + max(2.0, 0.05 * p.limit.max) + 1) for p in config.pools)
-
-
-def _known(config: Config) -> bool:
-    """Whether any pool asks who is ready: then Envoy has to know it as well."""
-    return any(pool.backends.known for pool in config.pools)
 
 
 def _health_checks(config: Config, hosts: tuple[Upstream, ...]) -> list[HealthCheck]:
@@ -143,9 +132,8 @@ def _health_checks(config: Config, hosts: tuple[Upstream, ...]) -> list[HealthCh
     By the path of the pool's own probes, else by a connection: model servers listen when the
     model is loaded. Looked at more often than the policy server looks, so that Envoy knows first.
     """
-    if not _known(config):
+    if not backends_known(config):
         return []
-    paths = (urlsplit(url).path for pool in config.pools for url in pool.backends.probe)
     check = HealthCheck(
         timeout=seconds(1),
         interval=seconds(0.5),
@@ -155,11 +143,11 @@ def _health_checks(config: Config, hosts: tuple[Upstream, ...]) -> list[HealthCh
         unhealthy_threshold=2,
         healthy_threshold=1,
     )
-    path = next(paths, None)
+    path = health_path(config)
     if path is None:
         check.tcp_health_check = HealthCheckTcpHealthCheck()
     else:
-        check.http_health_check = HealthCheckHttpHealthCheck(path=path or "/")
+        check.http_health_check = HealthCheckHttpHealthCheck(path=path)
         if hosts[0].scheme == "h2c":
             check.http_health_check.codec_client_type = CodecClientType.HTTP2
     return [check]

@@ -4,8 +4,9 @@ bear, and who may refer to whom."""
 from __future__ import annotations
 
 from policy_server.config import Config
+from policy_server.config_envoy import upstream_ceiling
 from policy_server.config_source import ConfigError
-from policy_server.envoy_config.clusters import UPSTREAM_IDLE_S, upstream_ceiling
+from policy_server.envoy_config.clusters import UPSTREAM_IDLE_S
 from policy_server.envoy_config.kubernetes import (
     POLICY_SERVER,
     MeshOptions,

@@ -2,7 +2,8 @@
 
 The file that the operator edits may be half written, or changed in a way that only a restart can
 follow, at the very moment when the policy server dies. A replacement therefore starts from what
-was accepted last: at the start of the gateway, or by a reload.
+was accepted last: at the start of the gateway, or by a reload. Beside it lies what Envoy's side was
+made from, which no reload changes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from policy_server import private_file
 from policy_server.config import Config
 
 NAME = "accepted-config.json"
+BUILT_NAME = "envoy-made-from.json"
 
 
 def save(config: Config, path: Path) -> None:

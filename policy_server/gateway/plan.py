@@ -74,6 +74,11 @@ class Plan:
         """Where the configuration in force is kept."""
         return self.data_dir / accepted.NAME
 
+    @property
+    def built_file(self) -> Path:
+        """Where the configuration is kept that Envoy's was made from."""
+        return self.data_dir / accepted.BUILT_NAME
+
 
 def make_plan(flags: Flags, env: Mapping[str, str]) -> Plan:
     """Check everything that can be wrong; ConfigError with one line that names the flag to change.

@@ -108,6 +108,7 @@ class PolicyServers:
         if self._plan.config_file is not None:
             command += ["--config", str(self._plan.config_file)]
         command += ["--accepted", str(self._plan.accepted_file)]
+        command += ["--built", str(self._plan.built_file)]
         child = await Child.start(command, self._plan.child_env, piped=True)
         if self._stopping:
             child.kill()

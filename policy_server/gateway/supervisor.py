@@ -37,7 +37,8 @@ def run_gateway(plan: Plan) -> int:
         lock = _own(plan.data_dir)
         bootstrap = Bootstrap(plan)
         bootstrap.write()
-        accepted.save(plan.config, plan.accepted_file)
+        for kept in (plan.accepted_file, plan.built_file):
+            accepted.save(plan.config, kept)
     except OSError as error:
         raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
     try:
