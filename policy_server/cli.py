@@ -185,6 +185,9 @@ def envoy_config(
     namespace: Annotated[
         str | None, typer.Option("--namespace", help="Of the policy server in a mesh.")
     ] = None,
+    node: Annotated[
+        str | None, typer.Option("--node", help="What this Envoy calls itself.")
+    ] = None,
 ) -> None:
     """Print the Envoy side of a configuration."""
     from policy_server.config import load_config
@@ -198,6 +201,7 @@ def envoy_config(
         upstreams=upstream or (),
         gateway=gateway,
         namespace=namespace,
+        node=node,
     )
     sys.stdout.write(render(settings, asked))
 

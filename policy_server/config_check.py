@@ -39,6 +39,9 @@ def check_files(config: Config, data_dir: Path) -> None:
         for name, ca in (("client_ca", tls.client_ca), ("server_ca", tls.server_ca)):
             if ca is not None:
                 _check_ca(f"server.tls.{name}", ca)
+    for number, pool in enumerate(config.pools):
+        if pool.ca_file is not None:
+            _check_ca(f"pools[{number}].ca_file", pool.ca_file)
     if config.server.admin_token_file is not None:
         _check_token(config.server.admin_token_file)
     _check_journal(config.journal.file_in(data_dir))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -128,3 +129,4 @@ class PoolConfig(Section):
     load_reports: LoadReportsConfig = LoadReportsConfig()
     backends: BackendsConfig = BackendsConfig()
     no_backend_wait_s: HoldSeconds = 300
+    ca_file: Path | None = None  # of https pages and probes

@@ -1,4 +1,4 @@
-"""Who is ready, and how many should be: the back ends' side of the server, wired."""
+"""Who is ready, how full, and how many should be: the back ends' side of the server, wired."""
 
 from __future__ import annotations
 
@@ -6,11 +6,31 @@ from structlog.typing import FilteringBoundLogger
 
 from policy_server.adapters.keda import KedaScaler
 from policy_server.config import Config
+from policy_server.config_pools import PoolConfig
 from policy_server.core.admission import Admission
 from policy_server.core.demand import Demand, demand_of
 from policy_server.driver import Driver
 from policy_server.envoy_config.options import UPSTREAM_CLUSTER
 from policy_server.signals.readiness import Readiness, Source, Told
+from policy_server.signals.scrape import Page, spread
+
+
+def pages_of(config: Config) -> list[Page]:
+    """The engines' pages that the configuration names."""
+    return [
+        page
+        for pool in config.pools
+        for page in spread(
+            pool.name,
+            pool.load_reports.scrape,
+            pool.load_reports.interval_s,
+            _ca_file(pool),
+        )
+    ]
+
+
+def _ca_file(pool: PoolConfig) -> str | None:
+    return None if pool.ca_file is None else str(pool.ca_file)
 
 
 class Backends:
@@ -30,6 +50,7 @@ class Backends:
                 pool.backends.envoy_admin,
                 pool.match.cluster or UPSTREAM_CLUSTER,
                 pool.backends.count,
+                _ca_file(pool),
             )
             for pool in config.pools
             if pool.backends.known

@@ -35,7 +35,7 @@ from policy_server.adapters.grpc_server import GrpcServer, ServerTls, Services, 
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.observer import AnswerObserver
 from policy_server.adapters.rules import rules_of
-from policy_server.app.backends import Backends, keda_scaler
+from policy_server.app.backends import Backends, keda_scaler, pages_of
 from policy_server.app.jobs import build_jobs
 from policy_server.app.journal import JournalParts
 from policy_server.app.reload import Reload, refuse_fixed_changes
@@ -55,7 +55,7 @@ from policy_server.lasting import Work, lasting
 from policy_server.processes import TAKEN, port_trouble
 from policy_server.signals.observer import parser_for
 from policy_server.signals.orca import read_report
-from policy_server.signals.scrape import Page, Scraper, spread
+from policy_server.signals.scrape import Page, Scraper
 from policy_server.telemetry.blind_spots import BlindSpots
 from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.history import History
@@ -231,7 +231,7 @@ class PolicyServer:
         ends.callback(self._probe.stop)
         for asking in (self._backends, self._scraper):
             ends.push_async_callback(asking.stop)
-        self._scraper.use(_pages(self._config))
+        self._scraper.use(pages_of(self._config))
         self._backends.use(self._config)
 
     def _check_ports(self) -> None:
@@ -324,7 +324,7 @@ class PolicyServer:
             self.jobs.use(config)
         self.metrics.tenants.use(config.tenants.named)
         self._config = config
-        self._scraper.use(_pages(config))
+        self._scraper.use(pages_of(config))
         self._backends.use(config)
         if how.accepted is not None:
             how.accepted(config)
@@ -385,15 +385,6 @@ def _admin_token(config: Config) -> AdminToken | None:
     except AdminTokenError as error:
         raise ConfigError(f"server.admin_token_file: {error}") from None
     return token
-
-
-def _pages(config: Config) -> list[Page]:
-    """The engines' pages that the configuration names."""
-    return [
-        page
-        for pool in config.pools
-        for page in spread(pool.name, pool.load_reports.scrape, pool.load_reports.interval_s)
-    ]
 
 
 def _digest(config: Config) -> str:

@@ -13,7 +13,13 @@ from policy_server.envoy_config.bootstrap import build_bootstrap
 from policy_server.envoy_config.envoy_gateway import envoy_gateway_documents
 from policy_server.envoy_config.istio import istio_documents, istio_values
 from policy_server.envoy_config.kubernetes import DEFAULT_NAMESPACE, MeshOptions, ObjectName
-from policy_server.envoy_config.options import GatewayOptions, OnOutage, Upstream, Wiring
+from policy_server.envoy_config.options import (
+    DEFAULT_NODE,
+    GatewayOptions,
+    OnOutage,
+    Upstream,
+    Wiring,
+)
 from policy_server.envoy_config.plain import Document, to_yaml, to_yaml_stream
 
 ANY_HOSTS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
@@ -49,12 +55,15 @@ class Asked:
     upstreams: Sequence[str] = ()
     gateway: str | None = None
     namespace: str | None = None
+    node: str | None = None
 
 
 def render(config: Config, asked: Asked) -> str:
     """The target's side as YAML, under a comment that says how it was made."""
     comment = f"Generated, do not edit. Made by:\n{_command(asked)}"
     if asked.target in MESHES:
+        if asked.node is not None:
+            raise ConfigError("--node: a mesh names its proxies by itself; leave it out")
         return to_yaml_stream(documents(config, asked), comment)
     if asked.gateway is not None or asked.namespace is not None:
         raise ConfigError("--gateway and --namespace are of meshes; leave them out here")
@@ -104,6 +113,7 @@ def _gateway_options(config: Config, asked: Asked) -> GatewayOptions:
         http_port=split_host_port(config.server.http)[1],
         wiring=asked.wiring,
         on_outage=asked.on_outage,
+        node_id=asked.node or DEFAULT_NODE,
     )
 
 
@@ -113,4 +123,5 @@ def _command(asked: Asked) -> str:
     words += [f"--upstream {url}" for url in asked.upstreams]
     words += [f"--gateway {asked.gateway}"] if asked.gateway else []
     words += [f"--namespace {asked.namespace}"] if asked.namespace else []
+    words += [f"--node '{asked.node}'"] if asked.node else []
     return " ".join(words)

@@ -18,6 +18,7 @@ DEFAULT_GATE_RATE_PER_S = 2000
 MAX_GATE_RATE_PER_S = 1_000_000
 """Far above what a gate can take, and Envoy's buckets count in 32 bits."""
 UPSTREAM_CLUSTER = "upstream"
+DEFAULT_NODE = "policy-gateway"
 DEFAULT_CA_FILE = "/etc/ssl/certs/ca-certificates.crt"
 _DEFAULT_PORTS = {"http": 80, "https": 443, "h2c": 80, "grpc": 80}
 
@@ -80,7 +81,7 @@ class GatewayOptions:
     tls_key: str | None = None
     upstream_ca: str = DEFAULT_CA_FILE
     gate_rate_per_s: int = DEFAULT_GATE_RATE_PER_S
-    node_id: str = "policy-gateway"
+    node_id: str = DEFAULT_NODE
 
     def __post_init__(self) -> None:
         schemes = sorted({upstream.scheme for upstream in self.upstreams})

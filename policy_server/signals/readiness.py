@@ -27,6 +27,7 @@ from yarl import URL
 
 from policy_server.lasting import lasting
 from policy_server.signals.cluster_page import ready_hosts
+from policy_server.signals.trust import Trust
 
 INTERVAL_S = 1.0
 URGENT_S = 0.25
@@ -41,13 +42,15 @@ AT_ONCE = 64  # probes in flight per pool
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who tells about one pool: exactly one of the three."""
+    """Who tells about one pool: exactly one of the three. `ca_file`: who signed the certificates
+    of https probes, None = somebody whom the system trusts."""
 
     pool: str
     probe: tuple[str, ...] = ()
     envoy_admin: str | None = None
     cluster: str = ""
     count: int | None = None
+    ca_file: str | None = None
 
 
 @dataclass(slots=True)
@@ -80,6 +83,7 @@ class Readiness:
         self._tell, self._changed = tell, changed
         self._tasks: dict[Source, asyncio.Task[None]] = {}
         self._told: dict[str, Told] = {}
+        self._trust = Trust()
         self._session: aiohttp.ClientSession | None = None
 
     def use(self, sources: Iterable[Source]) -> None:
@@ -139,7 +143,9 @@ class Readiness:
         for url in dict.fromkeys(source.probe):
             addresses += await _resolve(url, known)
         gate = asyncio.Semaphore(AT_ONCE)
-        found = await asyncio.gather(*(self._probe(*one, gate) for one in addresses))
+        found = await asyncio.gather(
+            *(self._probe(*one, source.ca_file, gate) for one in addresses)
+        )
         for gone in known.keys() - set(addresses):
             del known[gone]
         first = source.pool not in self._told
@@ -151,7 +157,9 @@ class Readiness:
             failing = f"{_shown(source.probe[0])}: its name has no address"
         return Told(sum(probed.ready for probed in known.values()), failing=failing)
 
-    async def _probe(self, url: str, address: str, gate: asyncio.Semaphore) -> str | None:
+    async def _probe(
+        self, url: str, address: str, ca_file: str | None, gate: asyncio.Semaphore
+    ) -> str | None:
         """None = ready, else what was heard."""
         target = URL(url)
         try:
@@ -163,6 +171,7 @@ class Readiness:
                     headers={"host": target.authority.rpartition("@")[2]},
                     server_hostname=target.host if target.scheme == "https" else None,
                     allow_redirects=False,
+                    ssl=self._trust.of(ca_file),
                 ) as answer,
             ):
                 if 200 <= answer.status < 300:

@@ -23,6 +23,7 @@ from policy_server.core.samples import LoadReport
 from policy_server.lasting import lasting
 from policy_server.signals.engine_metrics import MAX_AGE_S, MAX_PAGE_BYTES, read_page
 from policy_server.signals.report import figure
+from policy_server.signals.trust import Trust
 
 TIMEOUT_S = 2.0  # half of what a report lives; a loaded engine takes some 100 ms for its page
 MIN_PAUSE_S = 0.05  # between two tries, even where each takes longer than the interval
@@ -31,12 +32,16 @@ HEADERS = {"accept": "text/plain;version=0.0.4, */*;q=0.1", "accept-encoding": "
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """One page to read, every `interval_s` seconds, `offset_s` after the others."""
+    """One page to read, every `interval_s` seconds, `offset_s` after the others.
+
+    `ca_file`: who signed its certificate (https), None = somebody whom the system trusts.
+    """
 
     pool: str
     url: str
     interval_s: float = 1.0
     offset_s: float = 0.0
+    ca_file: str | None = None
 
     @property
     def source(self) -> str:
@@ -78,6 +83,7 @@ class Scraper:
         self._count = count
         self._on_change = on_change
         self._wall_clock = wall_clock
+        self._trust = Trust()
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[Page, asyncio.Task[None]] = {}
         self._last: dict[Page, LastTry] = {}
@@ -135,7 +141,9 @@ class Scraper:
             return ReportOutcome.UNREACHABLE
 
     async def _read(self, page: Page) -> LoadReport | ReportOutcome:
-        async with self._http().get(page.url, headers=HEADERS, allow_redirects=False) as answer:
+        async with self._http().get(
+            page.url, headers=HEADERS, allow_redirects=False, ssl=self._trust.of(page.ca_file)
+        ) as answer:
             if answer.status != 200:
                 return ReportOutcome.UNREACHABLE
             if (figure(answer.headers.get("age", "0")) or 0.0) > MAX_AGE_S:
@@ -164,10 +172,12 @@ def _outcome_of(report: LoadReport) -> ReportOutcome:
     return ReportOutcome.STALE if report.age_s >= MAX_AGE_S else ReportOutcome.USED
 
 
-def spread(pool: str, urls: Iterable[str], interval_s: float) -> list[Page]:
+def spread(
+    pool: str, urls: Iterable[str], interval_s: float, ca_file: str | None = None
+) -> list[Page]:
     """The pages of a pool's replicas, their tries spread over the interval."""
     listed = list(dict.fromkeys(urls))
     return [
-        Page(pool, url, interval_s, interval_s * index / len(listed))
+        Page(pool, url, interval_s, interval_s * index / len(listed), ca_file)
         for index, url in enumerate(listed)
     ]

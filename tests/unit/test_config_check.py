@@ -75,6 +75,18 @@ def test_a_useless_certificate_or_key(
 
 @pytest.mark.parametrize(
     ("file", "message"),
+    [("missing", "FILE cannot be read"), ("text", "FILE holds no certificate in PEM")],
+)
+def test_a_useless_ca_of_the_back_ends(files: dict[str, Path], file: str, message: str) -> None:
+    made = Config.model_validate({"pools": [{"ca_file": files[file]}]})
+    with pytest.raises(ConfigError) as caught:
+        check_files(made, NOWHERE)
+    said = f"pools[0].ca_file: {message}".replace("FILE", str(files[file]))
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
     [("missing", "cannot be read"), ("short", "needs at least 16 characters, has 6")],
 )
 def test_a_useless_token(files: dict[str, Path], file: str, message: str) -> None:

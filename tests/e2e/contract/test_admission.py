@@ -96,9 +96,15 @@ async def test_errors_of_a_grpc_model_server_are_errors_not_fast_answers(live: L
     """Their HTTP status is 200: without a body as headers, behind one as trailers."""
     target = live.envoys["grpc"].url.removeprefix("http://")
     async with grpc.aio.insecure_channel(target) as channel:
-        full, breaks = channel.unary_unary("/t.T/Full"), channel.unary_stream("/t.T/Breaks")
-        for failing in (lambda: full(b"x", metadata=[*P0.items()]),
-                        lambda: breaks(b"x", metadata=[*P0.items()]).read()):  # fmt: skip
+
+        async def full() -> None:
+            await channel.unary_unary("/t.T/Full")(b"x", metadata=[*P0.items()])
+
+        async def breaks() -> None:
+            async for part in channel.unary_stream("/t.T/Breaks")(b"x", metadata=[*P0.items()]):
+                assert part == b"begun"
+
+        for failing in (full, breaks):
             await seen_errors(live, failing)
 
 

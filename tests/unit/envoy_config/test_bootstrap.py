@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from policy_server.config import ConfigError, load_config
+from policy_server.config import Config, ConfigError, load_config
 from policy_server.envoy_config.bootstrap import build_bootstrap
+from policy_server.envoy_config.command import Asked, render
 from policy_server.envoy_config.options import GatewayOptions, Upstream
 from policy_server.envoy_config.plain import to_yaml
 from tests.support.generated_config import FOLDER, generated
@@ -165,3 +166,33 @@ def test_the_yaml_is_the_data(tmp_path: Path) -> None:
     assert text.startswith("# one\n# two\n")
     assert "&id" not in text
     assert yaml.safe_load(text) == data
+
+
+def names(data: dict[str, Any]) -> set[str]:
+    """What Envoy's gRPC streams say of who sends them."""
+    log = manager(data)["access_log"][0]["typed_config"]["common_config"]
+    observer = next(f for f in manager(data)["http_filters"] if f["name"] == "policy.observer")
+    asks = observer["typed_config"]["extension_config"]["typed_config"]
+    services = [part["grpc_service"] for part in (gate(data), log, asks)]
+    pairs = [pair for one in services for pair in one.get("initial_metadata", [])]
+    return {pair["value"] for pair in pairs if pair["key"] == "x-policy-node"}
+
+
+def test_an_envoy_is_called_what_its_operator_says() -> None:
+    own = yaml.safe_load(render(Config(), Asked(node="edge-1")))
+    assert (own["node"]["id"], names(own)) == ("edge-1", {"edge-1"})
+    assert "--node 'edge-1'" in render(Config(), Asked(node="edge-1"))
+    pods = yaml.safe_load(render(Config(), Asked(node="%ENVIRONMENT(HOSTNAME)%")))
+    log = manager(pods)["access_log"][0]["typed_config"]["common_config"]["grpc_service"]
+    assert "initial_metadata" not in log  # nothing fills it in there; Envoy says its own node.id
+    assert names(pods) == {"%ENVIRONMENT(HOSTNAME)%"}
+    with pytest.raises(ConfigError, match="--node: a mesh names its proxies by itself"):
+        render(Config(), Asked("istio", node="edge-1"))
+
+
+def test_grpc_answers_tell_how_they_ended_and_how_full_the_engine_is(tmp_path: Path) -> None:
+    for wiring in ("gate", "authz"):
+        log = manager(build(tmp_path, wiring=wiring))["access_log"][0]["typed_config"]
+        for where in ("headers", "trailers"):
+            told = log[f"additional_response_{where}_to_log"]
+            assert {"grpc-status", "endpoint-load-metrics-bin"} <= set(told)
