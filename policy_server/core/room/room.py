@@ -166,14 +166,16 @@ class Room:
     def ahead(self, request: Request, per_s: float | None, now: float) -> float:
         """Requests of its class that are served before a newcomer.
 
-        Fair turns with those who wait, one each; and behind a line of its own no faster than its
+        Fair turns with those who wait, one each where they cost the same, and k of the others'
+        where its tenant's cost k times the mean; and behind a line of its own no faster than its
         tenant's part of the drain (`per_s` for the class), since the calm will come and go first.
         """
         queue = self._queues[request.priority]
         before, line = queue.fair.before(request), queue.fair.waiting(request.tenant)
         others = len(queue) - line
-        turns = before + min(others, (before + 1) * (len(queue.fair) - (line > 0)))
-        return max(float(turns), before / queue.fair.part(request.tenant, per_s, now))
+        cost = queue.fair.costs.relative(request.tenant)
+        turns = before + min(others, cost * (before + 1) * (len(queue.fair) - (line > 0)))
+        return max(float(turns), cost * before / queue.fair.part(request.tenant, per_s, now))
 
     def charge(self, request: Request, tokens: float, now: float) -> None:
         """Charge its tenant `tokens`, at dispatch."""

@@ -43,6 +43,33 @@ Turn = tuple[float, float, int]
 """Order within a tenant: deadline, first arrival, sequence."""
 
 
+class Costs:
+    """What a request of each tenant usually costs, tokens; of the REMEMBERED served last."""
+
+    def __init__(self) -> None:
+        self.mean = 0.0
+        """Of all; 0 before there was any."""
+        self._own: OrderedDict[str, float] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Tenants whose cost is known."""
+        return len(self._own)
+
+    def saw(self, tenant: str, tokens: float) -> None:
+        """One of this tenant's goes and will cost `tokens`."""
+        own = self._own.get(tenant, tokens)
+        self.mean = tokens if not self.mean else self.mean + COST_MEMORY * (tokens - self.mean)
+        self._own[tenant] = own + COST_MEMORY * (tokens - own)
+        self._own.move_to_end(tenant)
+        if len(self._own) > REMEMBERED:
+            self._own.popitem(last=False)
+
+    def relative(self, tenant: str) -> float:
+        """Of this tenant's, in requests of the mean cost; 1 while nothing is known of it."""
+        own = self._own.get(tenant)
+        return 1.0 if own is None or self.mean <= 0.0 else own / self.mean
+
+
 class FairLines:
     """One line per tenant who waits, and whose turn it is. All operations O(log n)."""
 
@@ -54,7 +81,7 @@ class FairLines:
         self._used = 0.0  # Σ counter · weight: tokens
         self._squared = 0.0  # Σ counter² · weight
         self._waiting = 0.0  # of `_used`, what those in line used
-        self._mean_cost: float | None = None  # tokens per charge
+        self.costs = Costs()
         self._epoch: float | None = None
 
     def __len__(self) -> int:
@@ -150,14 +177,13 @@ class FairLines:
             return 1.0
         level = max(own, self._squared / self._used / scale * weight)
         fair = level / (used - own + level)
-        whole = (per_s or 0.0) * (self._mean_cost or 0.0) * FADE_S
+        whole = (per_s or 0.0) * self.costs.mean * FADE_S
         spare = (whole - (used - own)) / whole if whole > 0.0 else 0.0
         return min(1.0, max(fair, spare, MIN_PART))
 
     def charge(self, tenant: str, tokens: float, now: float) -> None:
         """One of this tenant's goes and will cost `tokens`."""
-        mean = tokens if self._mean_cost is None else self._mean_cost
-        self._mean_cost = mean + COST_MEMORY * (tokens - mean)
+        self.costs.saw(tenant, tokens)
         self.correct(tenant, tokens, now)
 
     def correct(self, tenant: str, tokens: float, now: float) -> None:

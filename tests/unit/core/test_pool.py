@@ -253,6 +253,16 @@ def test_the_large_bodies_of_a_tenants_own_batch_make_way_as_well() -> None:
     assert gate.pool("chat").room.held_bytes == 45
 
 
+def test_a_place_whose_request_is_not_back_yet_makes_way_for_nobody() -> None:
+    gate = admission(pool_params(1.0, room=RoomParams(tenant_max_requests=2)))
+    batch = [request(f"b{n}", P2, at=0.1 * n, budget_s=45.0, tenant="a") for n in range(2)]
+    gate.restore_lease(request("running", tenant="other"), 0.0, 1.0)
+    gate.restore(batch, 1.0)
+    assert reasons(send(gate, "vip", P0, tenant="a", at=1.1)) == [ShedReason.TENANT_LIMIT]
+    gate.submit(batch[0], 1.2)
+    assert uids(only(Shed, send(gate, "vip-2", P0, tenant="a", at=1.3))) == ["b0"]
+
+
 def test_every_refusal_says_when_to_come_back() -> None:
     gate = admission(pool_params(1.0, room=RoomParams(max_requests=1)))
     send(gate, "a b")

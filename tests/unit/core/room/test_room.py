@@ -136,3 +136,19 @@ def test_a_place_that_was_passed_by_gives_its_seniority_to_who_comes_late() -> N
     again, returned = some.claim(request("a", at=12.0))
     assert (returned, again.arrived, again.deadline) == (True, 5.0, 20.0)
     assert some.claim(request("a", at=12.0)) == (request("a", at=12.0), False)
+
+
+def test_ahead_of_a_tenant_with_long_answers_the_others_have_more_turns() -> None:
+    some = room(max_requests=1_000)
+    for number in range(40):
+        tenant, tokens = ("long", 1_000.0) if number % 2 else ("short", 100.0)
+        some.charge(request("x", P1, tenant=tenant), tokens, 0.0)
+    for number in range(50):
+        for tenant in ("long", "short"):
+            some.enter(request(f"{tenant}{number}", P1, tenant=tenant))
+    used = {"long": 20_000.0, "short": 2_000.0}
+    for tenant, tokens in used.items():  # by now both have taken the same
+        some.correct(request("x", P1, tenant=tenant), 20_000.0 - tokens, 0.0)
+    ahead = [some.ahead(request("n", P1, tenant=t), None, 0.0) for t in ("long", "short")]
+    assert ahead[0] == pytest.approx(2 * 50 * 1_000 / 550, rel=0.2)
+    assert ahead[1] == pytest.approx(50 + 50 * 100 / 550, rel=0.2)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policy_server.core.request import UNKNOWN_TENANT
-from policy_server.core.room.tenants import FADE_S, REMEMBERED, FairLines
+from policy_server.core.room.tenants import FADE_S, REMEMBERED, Costs, FairLines
 from policy_server.core.room.ticket import Ticket
 from tests.support.core_builders import request
 
@@ -162,8 +162,8 @@ def spent(**calls_per_s: float) -> FairLines:
     fair = FairLines()
     for tick in range(3_000):
         for tenant, rate in calls_per_s.items():
-            fair.charge(tenant, 100.0 * rate * 0.1, tick * 0.1)
-    fair._mean_cost = 100.0
+            fair.correct(tenant, 100.0 * rate * 0.1, tick * 0.1)
+    fair.costs.saw("a", 100.0)
     return fair
 
 
@@ -178,6 +178,20 @@ def test_whoever_comes_anew_may_count_on_what_the_others_leave() -> None:
     fair = spent(a=2.0, b=3.0)
     assert fair.part("new", 10.0, 300.0) == pytest.approx(0.5, abs=0.01)
     assert fair.part("new", 4.0, 300.0) == pytest.approx(1 / 3, abs=0.03)  # they leave nothing
+
+
+def test_what_a_tenants_request_costs_is_known_in_those_of_the_mean_in_bounded_memory() -> None:
+    costs = Costs()
+    assert costs.relative("a") == 1.0
+    for number in range(1_000):  # ten short ones to each long one
+        costs.saw("long" if number % 11 == 0 else "short", 1_100.0 if number % 11 == 0 else 100.0)
+    assert costs.relative("long") / costs.relative("short") == pytest.approx(11.0)
+    assert costs.mean == pytest.approx(190.0, rel=0.3)
+    assert costs.relative("new") == 1.0
+    for number in range(2 * REMEMBERED):
+        costs.saw(f"t{number}", 0.0)
+    assert len(costs) == REMEMBERED
+    assert costs.relative("t1") == 1.0
 
 
 def test_its_sums_follow_what_is_forgotten_and_brought_down() -> None:
