@@ -9,7 +9,8 @@
 Only a sample of the answers is observed, and most streams carry no `usage`: SDKs ask for none by
 default. What is known of a few must not decide what a tenant is charged for the rest, so every
 other answer counts by the time that it held its slot: answers that share a batch come at one pace.
-Where nothing at all is known (v is then the mean per mean time), turns are fair by time.
+Where no answer is ever observed (a wiring without an observer; v is then the mean per mean time)
+turns are fair by time; where those that are tell no tokens, by what was expected.
 
 Every answer that succeeded counts once in the means, so they need no weights for the sampling.
 
@@ -69,6 +70,7 @@ class AnswerLengths:
         self._per_event = Ratio()
         self._pace = Ratio()
         self._seconds = Ratio()
+        self._observed = False  # any of them
 
     def __len__(self) -> int:
         """Tenants whose mean is kept."""
@@ -100,6 +102,8 @@ class AnswerLengths:
         if told is not None:
             return told
         pace = self._pace.value
+        if pace is None and self._observed:
+            return lease.expected_tokens
         if pace is None:
             mean_s = self._seconds.value
             pace = self.mean / mean_s if mean_s else 0.0
@@ -108,6 +112,7 @@ class AnswerLengths:
     def saw(self, lease: Lease, seconds: float) -> None:
         """A whole answer that succeeded."""
         told = self.told(lease)
+        self._observed |= lease.observed
         if told is not None:
             if lease.tokens and lease.completion_tokens:
                 self._per_event.saw(told / lease.choices, min(lease.tokens, MAX_OUTPUT_TOKENS))
