@@ -364,6 +364,7 @@ class Window:
         if self._gap_tokens < MIN_TOKENS or self.tainted(now):
             return None, None
         load = float(min(inflight, self._peak)), float(self._peak)
+        self._baselines.tpot_of_all(self._gap_s / self._gap_tokens, now, load)
         weighted, counted = 0.0, 0
         for model, (seconds, count) in self._model_tokens.items():
             self._baselines.tpot_sample(model, seconds / count, now, load)

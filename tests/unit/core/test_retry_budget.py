@@ -203,6 +203,17 @@ def test_false_retry_counts_of_strangers_move_nothing() -> None:
     assert bookings.return_share() < before
 
 
+def test_false_retry_counts_keep_no_promise_either() -> None:
+    gate = admission(pool_params(4.0))
+    bookings = gate.pool("chat").refusals.bookings
+    bookings.note_kept(P1, False)
+    kept = bookings.kept(P1)
+    for number in range(100):
+        assert only(Admitted, retry(gate, f"r{number}", float(number), tenant=""))
+        gate.complete(f"r{number}", OK, number + 0.5)
+    assert bookings.kept(P1) == kept < 1.0
+
+
 @pytest.mark.parametrize("tenant", ["", "a"])
 def test_who_came_back_as_told_and_is_refused_again_broke_no_promise_but_we_did(
     tenant: str,

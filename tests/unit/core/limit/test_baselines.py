@@ -7,7 +7,10 @@ import math
 import pytest
 
 from policy_server.core.limit.baselines import (
+    MAX_COMMON,
     MAX_KEYS,
+    NAMED,
+    NAMED_WINDOWS,
     Baselines,
     Key,
     size_bucket,
@@ -86,11 +89,10 @@ def test_answers_that_come_whole_cost_less_per_token_the_longer_they_are() -> No
     assert base.unloaded(("m", "/", "whole", 6)) == pytest.approx(0.125)
 
 
-def test_other_models_paths_and_kinds_vouch_for_nothing() -> None:
+def test_other_paths_and_kinds_vouch_for_nothing() -> None:
     base = Baselines()
     base.ttft_residual(stream_of(8), 0.02, 0.0)
     for key in (
-        ("other", *stream_of(8)[1:]),
         ("llama", "/v1/completions", "stream", 8),
         ("llama", "/v1/chat/completions", "plain", 8),
     ):
@@ -181,7 +183,7 @@ def test_made_up_model_names_fill_a_bounded_table_and_evict_each_other() -> None
         if i % 1000 == 0:
             base.ttft_residual(KEY, 0.5, 1.0)
             base.tpot_sample("llama", 0.5, 1.0)
-    assert len(base.state()) == 2 * MAX_KEYS
+    assert (len(base._ttft), len(base._tpot)) == (MAX_KEYS, MAX_KEYS)
     assert len(base._families) == MAX_KEYS
     assert base.ttft(KEY) == pytest.approx(0.2, rel=1e-3)  # who was known stays known
     assert (base.ttft(rare), base.tpot("rare")) == (0.3, 0.3)
@@ -200,11 +202,120 @@ def test_a_model_that_comes_when_the_table_is_full_is_learned() -> None:
 
 def test_what_is_saved_comes_back_whole() -> None:
     base = known()
-    base.ttft_residual(("a|b", "/x", "plain3", 2), 1.5, 0.0)
+    odd: Key = ("a|b\\", "/x|y\\p", "plain3", 2)
+    for _ in range(NAMED):
+        base.ttft_residual(odd, 1.5, 0.0)
+    for _ in range(NAMED_WINDOWS):
+        base.tpot_sample("c|d", 0.5, 0.0)
+    base.tpot_of_all(0.2, 0.0)
     again = Baselines()
     again.restore(base.state().items(), 100.0)
     assert again.state() == base.state()
-    assert again.ttft(("a|b", "/x", "plain3", 2)) == 1.5
+    assert (again.ttft(odd), again.tpot("c|d")) == (1.5, 0.5)
+
+
+LOAD = (16.0, 16.0)
+
+
+def drifted() -> Baselines:
+    """As far above its proof as it may be."""
+    base = known()
+    for second in range(0, 100_000, 10):
+        base.ttft_residual(KEY, 9.0, float(second))
+        base.tpot_sample("llama", 9.0, float(second), LOAD)
+        base.tpot_of_all(9.0 if second else 0.2, float(second), LOAD)
+    return base
+
+
+def test_restarts_under_backlog_move_no_baseline_further_than_one_life_would() -> None:
+    base = drifted()
+    for day in range(30):
+        again = Baselines()
+        again.restore(base.state().items(), 1e5 * day)
+        for second in range(0, 20_000, 10):
+            at = 1e5 * day + second
+            again.ttft_residual(KEY, 9.0, at)
+            again.tpot_sample("llama", 9.0, at, LOAD)
+            again.tpot_of_all(9.0, at, LOAD)
+            again.ttft_residual((f"new{second}", *KEY[1:]), 9.0, at)
+        base = again
+    assert base.ttft(KEY) == pytest.approx(0.22)
+    assert base.tpot("llama") == pytest.approx(0.22)
+    assert base.unloaded(("new0", *KEY[1:])) == pytest.approx(0.22)
+    base.tpot_sample("new", 9.0, 0.0)
+    assert base.tpot("new") == pytest.approx(0.22)
+
+
+def test_what_earlier_versions_saved_is_taken_back() -> None:
+    base = Baselines()
+    saved = {"ttft|a|/x|stream|8": 0.2, "ttft|b|/x|stream|8": 0.5, "tpot|a": 0.02, "tpot|b|c": 0.05}
+    base.restore(saved.items(), 0.0)
+    assert base.ttft_residual(("b", "/x", "stream", 8), 0.5, 0.0) == 0.0
+    assert base.ttft_residual(("c", "/x", "stream", 8), 0.5, 0.0) == pytest.approx(0.3)
+    base.tpot_sample("c", 1.0, 0.0)
+    assert base.tpot("c") == 0.02
+
+
+@pytest.mark.parametrize("proof", [0.0, -1.0, 9.0, math.nan])
+def test_a_proof_that_can_not_be_one_is_none(proof: float) -> None:
+    base = Baselines()
+    base.restore({"tpot|a": 0.02, "proof.tpot|a": proof}.items(), 0.0)
+    assert base.state() == {"tpot|a": 0.02, "common.tpot": 0.02}
+
+
+# -- names that clients choose --------------------------------------------------------------------
+
+
+def test_a_new_name_with_each_request_hides_no_queue() -> None:
+    base = known(0.2)
+    for i in range(1000):
+        key: Key = (f"m{i}", *KEY[1:3], 7 + i % 3)
+        assert base.ttft_residual(key, BEHIND_A_QUEUE, float(i)) > 2.4
+    base.tpot_of_all(0.02, 0.0)
+    for i in range(100):
+        base.tpot_sample(f"m{i}", 0.2, float(i))
+        base.tpot_of_all(0.2, float(i), LOAD)
+        assert base.tpot(f"m{i}") == pytest.approx(0.02, rel=0.01)
+
+
+def test_a_slower_model_counts_by_itself_once_its_name_is_known() -> None:
+    base = known(0.02)
+    slow: Key = ("slow", *KEY[1:])
+    residuals = [base.ttft_residual(slow, 0.5, float(i)) for i in range(NAMED + 10)]
+    assert residuals[0] == pytest.approx(0.48)
+    assert residuals[NAMED:] == [0.0] * 10
+    for i in range(NAMED_WINDOWS):
+        base.tpot_sample("slow", 0.5, float(i))
+    assert base.tpot("slow") == 0.5
+    assert (base.ttft(KEY), base.tpot("llama")) == (0.02, 0.02)
+
+
+def test_what_all_names_say_falls_with_each_of_them() -> None:
+    """The first answer of all came from an engine that still loaded its weights."""
+    base = Baselines()
+    for i in range(200):
+        base.ttft_residual((f"m{i}", *KEY[1:]), 0.2 if i else 20.0, float(i))
+    assert base.ttft_residual(("new", *KEY[1:]), BEHIND_A_QUEUE, 200.0) == pytest.approx(
+        2.8, abs=0.1
+    )
+
+
+def test_made_up_paths_take_bounded_memory() -> None:
+    base = known()
+    for i in range(3 * MAX_COMMON):
+        base.ttft_residual(("llama", f"/{i}", "stream", 8), 1.0, 0.0)
+        base.ttft_residual(KEY, 0.5, 0.0)
+    assert len(base._common) == MAX_COMMON
+    assert base.ttft_residual(("new", *KEY[1:]), 1.0, 0.0) == pytest.approx(0.8)
+
+
+def test_an_escape_is_for_new_names_too() -> None:
+    base = known()
+    base.tpot_of_all(0.2, 0.0)
+    base.escape()
+    base.tpot_sample("new", 9.0, 0.0)
+    assert base.ttft_residual(("new", *KEY[1:]), 1.0, 0.0) == pytest.approx(0.6)
+    assert base.tpot("new") == pytest.approx(0.3)
 
 
 def test_saved_entries_of_another_shape_are_ignored() -> None:
@@ -251,6 +362,13 @@ def test_a_batch_that_slows_decoding_refutes_nothing() -> None:
     for second, load in enumerate((128, 128, 96, 64, 64, 60)):  # T = T0 (1 + N/32)
         base.tpot_sample("llama", TRUE_T * (1 + load / 32), float(second), (load, load))
     assert base.tpot("llama") == pytest.approx(TRUE_T, rel=1e-3)
+
+
+def test_windows_of_unknown_load_refute_nothing() -> None:
+    base = misled()
+    for second in range(9):
+        base.tpot_sample("llama", TRUE_T, float(second))
+    assert base.tpot("llama") == pytest.approx(TRUE_T / 8, rel=1e-3)
 
 
 def test_one_window_or_one_that_still_drains_refutes_nothing() -> None:

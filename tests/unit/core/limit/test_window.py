@@ -10,7 +10,7 @@ import pytest
 
 from policy_server.core.leases import Lease
 from policy_server.core.limit.base import WindowSample
-from policy_server.core.limit.baselines import Baselines
+from policy_server.core.limit.baselines import NAMED_WINDOWS, Baselines
 from policy_server.core.limit.reports import MAX_SOURCES, REPORT_FRESH_S
 from policy_server.core.limit.window import (
     EXTENSION_S,
@@ -197,9 +197,10 @@ def test_t90_lies_between_t_and_15_percent_above() -> None:
 
 def test_the_models_behind_one_pool_have_one_mean_and_their_own_baselines() -> None:
     w = window()
-    w.tokens("small", 1.0, 100)
-    w.tokens("large", 5.0, 100)
-    close(w)
+    for number in range(NAMED_WINDOWS - 1):
+        w.tokens("small", 1.0, 100)
+        w.tokens("large", 5.0, 100)
+        close(w, 2.0 * number)
     w.tokens("small", 1.0, 100)
     w.tokens("large", 15.0, 300)
     sample = close(w, 4.0)
