@@ -198,6 +198,7 @@ class WebhooksConfig(Section):
     )
 
 
+MIN_ENVOY_HEAP_BYTES = 64 * 1024 * 1024  # below it Envoy refuses while it is idle
 MAX_JOB_ANSWER_BYTES = 64 * 1024 * 1024
 """A larger answer to a job is not kept; one of this size is, whatever the bound of all."""
 MAX_JOB_BODY_BYTES = 1024**3  # Envoy buffers twice as much and counts in 32 bits
@@ -234,6 +235,12 @@ class JobsConfig(Section):
 MIN_BODY_BUFFER = 32 * 1024 * 1024
 
 
+class EnvoyConfig(Section):
+    """Bounds of the Envoy that our bootstrap makes. `max_heap` None = from the rooms."""
+
+    max_heap: Annotated[ByteSize, Field(ge=MIN_ENVOY_HEAP_BYTES)] | None = None
+
+
 class Config(Section):
     """The whole file."""
 
@@ -247,6 +254,7 @@ class Config(Section):
     tenants: TenantsConfig = TenantsConfig()
     retry_after: RetryAfterConfig = RetryAfterConfig()
     jobs: JobsConfig = JobsConfig()
+    envoy: EnvoyConfig = EnvoyConfig()
 
     @property
     def body_buffer_bytes(self) -> int:

@@ -36,7 +36,7 @@ class Reload:
 def refuse_fixed_changes(built: Config, new: Config) -> None:
     """What needs a restart or another Envoy configuration than that of `built` can't be
     reloaded."""
-    for key in ("server", "journal", "govern"):
+    for key in ("server", "journal", "govern", "envoy"):
         if getattr(built, key) != getattr(new, key):
             raise ConfigError(f"{key}: can't change while running; {ANEW}")
     for key in ("enabled", "via", "max_body"):

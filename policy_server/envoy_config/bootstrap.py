@@ -15,11 +15,7 @@ from envoy_data_plane.envoy.config.bootstrap.v3 import (
     RuntimeLayer,
 )
 from envoy_data_plane.envoy.config.core.v3 import Node
-from envoy_data_plane.envoy.config.overload.v3 import OverloadManager, ResourceMonitor
-from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.v3 import (
-    DownstreamConnectionsConfig,
-)
-from envoy_data_plane.google.protobuf import Any, Struct
+from envoy_data_plane.google.protobuf import Struct
 
 from policy_server.config import Config
 from policy_server.envoy_config.chain import whole_chain
@@ -31,12 +27,11 @@ from policy_server.envoy_config.clusters import (
 from policy_server.envoy_config.jobs import jobs_listeners
 from policy_server.envoy_config.listener import connection_manager, listener
 from policy_server.envoy_config.options import GatewayOptions
+from policy_server.envoy_config.overload import OVERLOAD_RUNTIME, overload_manager
 from policy_server.envoy_config.plain import plain
 from policy_server.envoy_config.routes import route_config, to_upstream
 from policy_server.envoy_config.wire import address
 
-# Bounds Envoy's memory and file descriptors; far above what one policy server lets through.
-MAX_CONNECTIONS = 50_000
 RUNTIME = {
     # Must stay off, also where a later Envoy has it on. With it Envoy 1.40 dies of a segmentation
     # fault: it forgets a gRPC client that nobody has used for 50 s, and a filter that goes then
@@ -55,6 +50,7 @@ def _bootstrap(config: Config, options: GatewayOptions) -> Bootstrap:
     chain = whole_chain(config, options)
     routes = route_config(config, options, chain)
     manager = connection_manager(config, routes, chain.filters, chain.access_logs)
+    guards = {**RUNTIME, **OVERLOAD_RUNTIME}
     return Bootstrap(
         node=Node(id=options.node_id, cluster="policy"),
         admin=Admin(address=address("127.0.0.1", options.admin_port)),
@@ -70,16 +66,7 @@ def _bootstrap(config: Config, options: GatewayOptions) -> Bootstrap:
             ],
         ),
         layered_runtime=LayeredRuntime(
-            layers=[RuntimeLayer(name="static", static_layer=Struct.from_dict(RUNTIME))]
+            layers=[RuntimeLayer(name="static", static_layer=Struct.from_dict(guards))]
         ),
-        overload_manager=OverloadManager(resource_monitors=[_connection_limit()]),
-    )
-
-
-def _connection_limit() -> ResourceMonitor:
-    return ResourceMonitor(
-        name="envoy.resource_monitors.global_downstream_max_connections",
-        typed_config=Any.pack(
-            DownstreamConnectionsConfig(max_active_downstream_connections=MAX_CONNECTIONS)
-        ),
+        overload_manager=overload_manager(config),
     )

@@ -112,7 +112,7 @@ def _patches(config: Config, options: GatewayOptions) -> list[Document]:
         access_log_options=HttpConnectionManagerHcmAccessLogOptions(
             access_log_flush_interval=seconds(HEARTBEAT_S)
         ),
-        local_reply_config=local_replies(),
+        local_reply_config=local_replies(shared=True),
     )
     host = VirtualHost(
         request_headers_to_remove=inner_headers(),

@@ -124,3 +124,29 @@ async def test_the_gateway_command(wiring: Wiring, tmp_path: Path) -> None:
                 assert answer.headers["x-policy-class"] == "P0"
             active, _ = await gateway.until_policy_pids(2)
             await asyncio.create_subprocess_exec("kill", "-9", str(active))
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [(CHAT, "server_error"), ("/v1/messages", "api_error"), ("/x", "server_error")],
+)
+async def test_a_model_server_that_is_not_there_is_an_error_that_clients_can_read(
+    live: Live, path: str, kind: str
+) -> None:
+    """With a time to come back, and without a reason of the gateway's: it refused nothing."""
+    async with live.client.post(live.url_of(path, "hasty"), headers=P0) as answer:
+        assert answer.status == 503
+        assert answer.headers["retry-after"] == "5"
+        assert answer.headers["content-type"] == "application/json"
+        assert "x-policy-reason" not in answer.headers
+        told = await answer.json()
+    assert told["error"]["type"] == kind
+    assert "reset reason" in told["detail"]
+
+
+async def test_a_body_that_is_too_large_is_an_error_that_clients_can_read(live: Live) -> None:
+    answer = await live.post(data=b"x" * (33 * 1024 * 1024))
+    assert answer.status == 413
+    assert answer.document["error"]["type"] == "invalid_request_error"
+    assert answer.headers["x-should-retry"] == "false"
+    await live.until(waiting=0, inflight=0)
