@@ -18,6 +18,7 @@ from sortedcontainers import SortedList
 
 MAX_LINES = 10_000
 STRANGERS = ""
+DUST = 1e-9  # of a slot: what rounding leaves of a booking that was served
 
 
 class Booked:
@@ -60,7 +61,7 @@ class Booked:
             n = len(self._order)
             mark, tenant = self._order[0]
             need = (mark - self._v) * n
-            if need > slots:
+            if need > slots + DUST:
                 self._v += slots / n
                 return
             slots -= need

@@ -128,6 +128,7 @@ class Feedback:
         previous = self.limit.current
         if factor != 1.0:
             self.limit.rescale(factor)
+            self.baselines.rescaled()
         if self.limit.current == previous:
             return None
         self.last_change = Change(self.limit.current, Reason.BACKENDS)

@@ -53,6 +53,7 @@ REFUTED_FROM = 4.5  # times T0: what the guard allows (vegas.py)
 HALF_LOAD = 0.5
 SAME_PACE = 0.85  # decoding that is 4.5 times as slow by its batch is at .61 with half of it
 REFUTALS = 2  # windows in a row
+WORSE = 1.1  # the engine itself became slower: what was seen before says nothing about it
 NAMED = 20  # samples of a name; a slower model is taken for a queue for so long
 NAMED_WINDOWS = 3
 PROOF = "proof."
@@ -130,7 +131,7 @@ class Pace:
         least, most = load
         if x <= REFUTED_FROM * self.base.value:
             self.worst, self.against = None, 0
-        elif self.worst is None or least > self.worst[0]:
+        elif self.worst is None or least > self.worst[0] or x > WORSE * self.worst[1]:
             self.worst, self.against = (least, x), 0
         elif 0.0 < most <= HALF_LOAD * self.worst[0] and x >= SAME_PACE * self.worst[1]:
             self.against += 1
@@ -262,6 +263,12 @@ class Baselines:
             self._pace = Pace(Baseline(x, x, now))
         else:
             self._pace.update(x, load, now)
+
+    def rescaled(self) -> None:
+        """Other replicas than before: loads seen until now are not comparable."""
+        for pace in (*self._tpot.values(), self._pace):
+            if pace is not None:
+                pace.worst, pace.against = None, 0
 
     def tpot(self, model: str) -> float | None:
         """T0 of `model`, seconds per token."""

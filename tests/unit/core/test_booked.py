@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from policy_server.core.booked import MAX_LINES, Booked
@@ -20,6 +20,7 @@ def model_serve(lines: dict[str, float], slots: float) -> None:
                 del lines[tenant]
 
 
+@example([("b", 3.0, 1.9), ("a", 1.9, 1.9), ("b", 2.0, 1.9)])
 @given(
     st.lists(
         st.tuples(st.sampled_from("abcde"), st.floats(0.1, 5.0), st.floats(0.0, 6.0)), max_size=60

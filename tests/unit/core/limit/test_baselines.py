@@ -376,3 +376,16 @@ def test_one_window_or_one_that_still_drains_refutes_nothing() -> None:
     for second, load in enumerate(((16, 16), (7, 14), (7, 8), (7, 14), (7, 8))):
         base.tpot_sample("llama", TRUE_T, float(second), load)
     assert base.tpot("llama") == pytest.approx(TRUE_T / 8, rel=1e-3)
+
+
+def test_an_engine_that_lost_half_of_itself_is_judged_by_what_it_did_since() -> None:
+    base = known(TRUE_T)
+    for second, (load, slower) in enumerate(((64, 5), (64, 10), (32, 5), (30, 5))):
+        base.tpot_sample("llama", TRUE_T * slower, float(second), (load, load))
+    assert base.tpot("llama") == pytest.approx(TRUE_T, rel=1e-3)
+    for second, load in enumerate((64, 64)):
+        base.tpot_sample("llama", TRUE_T * 5, 10.0 + second, (load, load))
+    base.rescaled()  # told so, and with it the load halves
+    for second, load in enumerate((32, 31)):
+        base.tpot_sample("llama", TRUE_T * 5, 20.0 + second, (load, load))
+    assert base.tpot("llama") == pytest.approx(TRUE_T, rel=1e-3)
