@@ -124,6 +124,8 @@ def client_policy(config: Config, options: MeshOptions) -> Document:
                 "remove": [name for name in inner_headers() if name != UID_HEADER],
             },
         },
+        # Or /v1%2Fchat is sent back to its client, who may not ask a second time.
+        "path": {"escapedSlashesAction": "UnescapeAndForward", "disableMergeSlashes": False},
         "connection": {"bufferLimit": f"{body_buffer_bytes(config) // 2**20}Mi"},
         "http2": {"maxConcurrentStreams": CLIENT_STREAMS},
         "timeout": {

@@ -59,6 +59,7 @@ NODE = (
     "router~%ENVIRONMENT(INSTANCE_IP)%~%ENVIRONMENT(POD_NAME)%.%ENVIRONMENT(POD_NAMESPACE)%"
     "~%ENVIRONMENT(POD_NAMESPACE)%.svc.cluster.local"
 )
+PATHS: Document = {"pathNormalization": {"normalization": "DECODE_AND_MERGE_SLASHES"}}
 LOG_PROVIDER = f"{POLICY_SERVER}-log"
 # Istio's built-in provider: stdout, in the mesh's own format. A Telemetry that names providers
 # takes the place of the mesh's default ones and of `accessLogFile`.
@@ -80,15 +81,16 @@ def istio_values(config: Config, options: MeshOptions) -> list[Document]:
     """What belongs into Istio's own configuration, as values of its chart `istiod`.
 
     `gate`: the runtime guards of its proxies. `authz`: whom to ask; Istio offers no retries here,
-    so one time-out is all there is: the longest hold.
+    so one time-out is all there is: the longest hold. Both: how paths are read, or `//v1/…` and
+    `/v1%2F…` are other paths to the gateway than to the model server.
     """
     if options.wiring == "stream":
         raise ConfigError(NO_STREAM)
     if options.wiring == "gate":
         guards = {name: str(value).lower() for name, value in RUNTIME.items()}
-        return [{"meshConfig": {"defaultConfig": {"runtimeValues": guards}}}]
+        return [{"meshConfig": {**PATHS, "defaultConfig": {"runtimeValues": guards}}}]
     refuse_tls_files(config, "secure the Service with a DestinationRule of its own")
-    return [{"meshConfig": {"extensionProviders": _providers(config, options)}}]
+    return [{"meshConfig": {**PATHS, "extensionProviders": _providers(config, options)}}]
 
 
 # -- the gate, as an EnvoyFilter ------------------------------------------------------------------

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from yarl import URL
 
 from policy_server.envoy_config.bootstrap import RUNTIME
 from tests.e2e.mesh.conftest import LiveMesh
 from tests.support.live import (
     CHAT,
+    P0,
     goes_at_once_and_gives_its_slot_back,
     passes_ungoverned_while_all_is_taken,
 )
@@ -28,6 +30,14 @@ async def test_a_request_goes_at_once_and_gives_its_slot_back(live: LiveMesh) ->
 
 async def test_what_is_not_governed_passes(live: LiveMesh) -> None:
     await passes_ungoverned_while_all_is_taken(live)
+
+
+async def test_a_path_is_the_same_to_the_gateway_as_to_the_model_server(live: LiveMesh) -> None:
+    """However a client writes it, or it would get around `govern.paths`."""
+    url = URL(live.url_of("/v1%2Fchat//x/../%63ompletions"), encoded=True)
+    async with live.client.post(url, headers=P0) as answer:
+        assert answer.headers["x-policy-class"] == "P0"
+        assert (await answer.json())["path"].replace("%63", "c") == "/v1/chat/completions"
 
 
 async def test_those_who_wait_go_one_after_another(live: LiveMesh) -> None:

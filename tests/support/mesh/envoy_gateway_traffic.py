@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.support.mesh.base import Plain, cluster, typed
 from tests.support.mesh.fields import Fields, breakers, retry
 
+ESCAPED = {"UnescapeAndForward": "UNESCAPE_AND_FORWARD"}
 MODEL = "httproute/default/policy-server/rule/0"
 
 
@@ -93,8 +94,8 @@ def client_traffic(spec: Fields) -> tuple[Plain, Plain]:
         "server_header_transformation": "PASS_THROUGH",
         "use_remote_address": True,
         "normalize_path": True,
-        "merge_slashes": True,
-        "path_with_escaped_slashes_action": "UNESCAPE_AND_REDIRECT",
+        "merge_slashes": not spec.take("path", "disableMergeSlashes"),
+        "path_with_escaped_slashes_action": ESCAPED[spec.take("path", "escapedSlashesAction")],
         "common_http_protocol_options": {"headers_with_underscores_action": "REJECT_REQUEST"},
         "http2_protocol_options": {
             "initial_stream_window_size": 65536,

@@ -28,6 +28,11 @@ ENVIRONMENT = {
     "POD_NAMESPACE": "istio-system",
 }
 """What the pod of a gateway says of itself, to Istio's agent and to the Envoy that it starts."""
+DECODED_AND_MERGED = {
+    "normalize_path": True,
+    "merge_slashes": True,
+    "path_with_escaped_slashes_action": "UNESCAPE_AND_FORWARD",
+}
 UNBOUNDED = 4294967295
 USUAL_LOG = "envoy"
 """The provider that istiod has by itself. This mesh has `accessLogFile: /dev/stdout`, too."""
@@ -50,6 +55,8 @@ def gateway_proxy(where: dict[str, int], documents: list[Plain], values: list[Pl
         # A workload's Telemetry takes the place of the mesh's own log (mergeLogs).
         del manager.access_log[:]
         merge(manager, parse({"access_log": _logs(by_kind.pop("Telemetry"), providers)}, Manager))
+    assert mesh.take("pathNormalization", "normalization") == "DECODE_AND_MERGE_SLASHES"
+    merge(manager, parse(DECODED_AND_MERGED, Manager))
     assert not by_kind, f"nobody reads {sorted(by_kind)}"
     runtime = mesh.take("defaultConfig", "runtimeValues") if mesh.has("defaultConfig") else {}
     mesh.close()
