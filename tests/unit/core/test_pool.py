@@ -235,7 +235,8 @@ def test_nobody_of_a_full_tenant_makes_way_for_an_equal_or_for_another_tenant() 
 def test_a_full_room_and_a_full_tenant_lose_one_for_one_who_comes() -> None:
     gate = admission(pool_params(1.0, room=RoomParams(max_requests=2, tenant_max_requests=2)))
     send(gate, "running", tenant="other")
-    send(gate, "b0 b1", P2, tenant="a")
+    send(gate, "b0", P2, tenant="a", budget_s=45.0)
+    send(gate, "b1", P2, tenant="a", budget_s=30.0)  # the newest, though not the last in line
     events = send(gate, "vip", P0, tenant="a", at=1.0)
     assert uids(only(Shed, events)) == ["b1"]
     assert only(Waiting, events)

@@ -62,7 +62,15 @@ def test_a_body_of_unknown_length_counts_as_the_median() -> None:
     assert sizes.tokens(sent(0)) == pytest.approx(400, rel=0.3)
 
 
-def test_usage_without_a_prompt_tells_nothing() -> None:
+def test_where_no_answer_tells_its_prompt_the_length_of_the_body_counts() -> None:
+    seats = Seats()
+    for _ in range(200):
+        seats.saw(sent(1_600), 0, 200)
+    weights = [seats.of(sent(4 * tokens), 200.0, 1_000.0) for tokens in (400, 1_000, 2_900, 5_900)]
+    assert weights == [1, 1, 2, 4]
+
+
+def test_usage_without_a_prompt_tells_nothing_of_prompts() -> None:
     seats = Seats()
     for tokens in (0, -5):
         seats.saw(sent(1_600), tokens, 100)

@@ -238,7 +238,8 @@ def test_an_end_that_nobody_saw_and_an_answer_of_before_a_restart_correct_nothin
 
 def test_a_tunnel_that_was_open_for_a_year_counts_no_more_than_an_answer_may() -> None:
     gate = admission()
-    answer(gate, "short", 0.0, 1.0, tenant="b")
+    stream(gate, "short", 0.0, 100, tenant="b")
+    gate.complete("short", OK, 1.0)
     answer(gate, "tunnel", 1.0, 3e7, tenant="a")
     assert lengths(gate).expected(request("x", tenant="a")) <= MAX_OUTPUT_TOKENS
 
