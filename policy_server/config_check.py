@@ -116,7 +116,7 @@ def _check_journal(path: Path) -> None:
 
 def warnings_of(config: Config, memory_bytes: int | None = None) -> list[str]:
     """What is allowed and hardly meant. `memory_bytes`: of this machine, None = look."""
-    memory = memory_bytes or _memory_bytes()
+    memory = memory_bytes or machine_memory()
     places = config.room.max_requests * len(config.pools)
     need = places * HELD_BYTES
     if not memory or need <= MEMORY_SHARE * memory:
@@ -128,8 +128,8 @@ def warnings_of(config: Config, memory_bytes: int | None = None) -> list[str]:
     ]
 
 
-def _memory_bytes() -> int:
-    """What this process may use; 0 = unknown."""
+def machine_memory() -> int:
+    """What this process may use, bytes; 0 = unknown."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for file in CGROUP_LIMITS:
         try:

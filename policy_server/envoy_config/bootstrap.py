@@ -68,5 +68,5 @@ def _bootstrap(config: Config, options: GatewayOptions) -> Bootstrap:
         layered_runtime=LayeredRuntime(
             layers=[RuntimeLayer(name="static", static_layer=Struct.from_dict(guards))]
         ),
-        overload_manager=overload_manager(config),
+        overload_manager=overload_manager(config, options.memory_bytes),
     )

@@ -66,6 +66,7 @@ class GatewayOptions:
 
     `policy_host` is where Envoy finds the policy server (the bind address may be 0.0.0.0).
     `node_id` is what Envoy calls itself, a name or a formatter of Envoy's that makes one.
+    `memory_bytes`: what the machine that Envoy will run on has, 0 = not known.
     """
 
     upstreams: tuple[Upstream, ...]
@@ -82,6 +83,7 @@ class GatewayOptions:
     upstream_ca: str = DEFAULT_CA_FILE
     gate_rate_per_s: int = DEFAULT_GATE_RATE_PER_S
     node_id: str = DEFAULT_NODE
+    memory_bytes: int = 0
 
     def __post_init__(self) -> None:
         schemes = sorted({upstream.scheme for upstream in self.upstreams})

@@ -41,7 +41,7 @@ from envoy_data_plane.envoy.extensions.resource_monitors.downstream_connections.
 from envoy_data_plane.envoy.extensions.resource_monitors.fixed_heap.v3 import FixedHeapConfig
 from envoy_data_plane.google.protobuf import Any
 
-from policy_server.config import Config
+from policy_server.config import MIN_ENVOY_HEAP_BYTES, Config
 from policy_server.envoy_config.wire import seconds
 from policy_server.envoy_config.wirings import ANSWER_MARGIN_S
 
@@ -58,27 +58,31 @@ MIB = 1024 * 1024
 ENVOY_ITSELF, UNDER_WAY = 64 * MIB, 256 * MIB
 STREAM_BYTES = 84 * 1024
 BODY_FACTOR = 1.1
+MACHINE_SHARE = 0.6  # the rest is for two policy servers, Envoy's code and what lies in pieces
 OVERLOAD_RUNTIME = {
     # Heap that is free but kept is no pressure: after one large body Envoy would refuse for good.
     "envoy.reloadable_features.fixed_heap_use_allocated": True,
 }
 
 
-def heap_bytes(config: Config) -> int:
-    """The bound: as set, else what the waiting rooms of this configuration may need."""
+def heap_bytes(config: Config, machine_bytes: int = 0) -> int:
+    """The bound: as set, else what the waiting rooms of this configuration may need, and where
+    the machine is known (not 0) no more than its share of that."""
     if config.envoy.max_heap is not None:
         return int(config.envoy.max_heap)
     streams = sum(config.room.max_requests + pool.limit.max for pool in config.pools)
     bodies = BODY_FACTOR * int(config.room.max_bytes) * len(config.pools)
     need = ENVOY_ITSELF + UNDER_WAY + streams * STREAM_BYTES + bodies
-    return int(-(-need / CUT_FROM // MIB)) * MIB
+    heap = int(-(-need / CUT_FROM // MIB)) * MIB
+    share = int(MACHINE_SHARE * machine_bytes)
+    return min(heap, max(MIN_ENVOY_HEAP_BYTES, share)) if share else heap
 
 
-def overload_manager(config: Config) -> OverloadManager:
+def overload_manager(config: Config, machine_bytes: int = 0) -> OverloadManager:
     """The bounds of connections and heap, and what happens near the latter."""
     return OverloadManager(
         refresh_interval=seconds(LOOK_EVERY_S),
-        resource_monitors=[_connections(), _heap(config)],
+        resource_monitors=[_connections(), _heap(heap_bytes(config, machine_bytes))],
         actions=[
             _action("reset_high_memory_stream", _between(CUT_FROM, CUT_ALL)),
             _shrink_heap(),
@@ -105,8 +109,8 @@ def _connections() -> ResourceMonitor:
     )
 
 
-def _heap(config: Config) -> ResourceMonitor:
-    bound = FixedHeapConfig(max_heap_size_bytes=heap_bytes(config))
+def _heap(most_bytes: int) -> ResourceMonitor:
+    bound = FixedHeapConfig(max_heap_size_bytes=most_bytes)
     return ResourceMonitor(name=HEAP, typed_config=Any.pack(bound))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from policy_server.config import Config, ConfigError, load_config, split_host_port
-from policy_server.config_check import check_files, check_pair
+from policy_server.config_check import check_files, check_pair, machine_memory
 from policy_server.config_jobs import jobs_port
 from policy_server.envoy_config.command import ANY_HOSTS
 from policy_server.envoy_config.options import (
@@ -153,6 +153,7 @@ def _options(flags: Flags, config: Config) -> GatewayOptions:
         tls_key=str(flags.tls_key) if flags.tls_key else None,
         upstream_ca=_ca_file() if any(u.scheme == "https" for u in upstreams) else DEFAULT_CA_FILE,
         gate_rate_per_s=flags.gate_rate_per_s,
+        memory_bytes=machine_memory(),
     )
 
 

@@ -33,6 +33,24 @@ def test_full_waiting_rooms_fit_below_the_first_cut(
     assert CUT_FROM * heap < 1.3 * (requests * STREAM_BYTES + bodies + 400 * MIB)
 
 
+@pytest.mark.parametrize(
+    ("text", "machine", "heap"),
+    [
+        ("", 1024 * MIB, 0.6 * 1024 * MIB),
+        ("", 32 * MIB, 64 * MIB),  # less than Envoy needs while it is idle would refuse all
+        ("room: {max_requests: 10}", 1 << 40, 856 * MIB),
+        ("envoy: {max_heap: 900MiB}", 1024 * MIB, 900 * MIB),
+    ],
+)
+def test_on_a_known_machine_no_more_than_its_share(
+    tmp_path: Path, text: str, machine: int, heap: float
+) -> None:
+    data = build(tmp_path, text, memory_bytes=machine)
+    monitors = data["overload_manager"]["resource_monitors"]
+    bound = next(one for one in monitors if one["name"].endswith("fixed_heap"))["typed_config"]
+    assert abs(int(bound["max_heap_size_bytes"]) - heap) <= 1
+
+
 def test_what_is_set_counts_and_reaches_envoy(tmp_path: Path) -> None:
     text = "envoy: {max_heap: 512MiB}"
     assert bound(tmp_path, text) == 512 * MIB
