@@ -8,8 +8,8 @@ for `weight` = live / observed streams. Answers that are not streamed cost three
 get a fifth of the budget. Upgrades are never observed.
 
 The coin knows the load only as it was: while streams pile up it fell for many when they were few.
-So no stream is picked with which those observed make over `SURPLUS` times the budget, and of the
-answers that are not streamed at most `PLAIN_BURST_S` seconds of their share within one window.
+So no stream is picked while those observed make `SURPLUS` times the budget, and of the answers
+that are not streamed at most `PLAIN_BURST_S` seconds of their share within one window.
 """
 
 from __future__ import annotations
@@ -84,6 +84,6 @@ class ObserverSampler:
 
     def _affordable(self, streamed: bool, observed: int) -> bool:
         if streamed:
-            return (observed + 1) * self._per_stream <= SURPLUS * self._budget
+            return observed * self._per_stream < SURPLUS * self._budget
         burst = PLAIN_BURST_S * PLAIN_SHARE * self._budget / PLAIN_MESSAGES
         return self._plain_picked < max(1.0, burst)
