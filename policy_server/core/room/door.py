@@ -30,6 +30,7 @@ from policy_server.core.room.room import Room
 PHI = 0.9
 STANDING_PART = 0.25
 LOWEST = PRIORITIES[-1]
+RESENT_S = 3.0  # after a restart: who held a place that was not written yet comes as a newcomer
 UNSETTLED_S = 15.0  # after a restart: the limit starts at half, freed slots wait for old places
 
 
@@ -41,7 +42,7 @@ class Door:
         self._ramp = ramp
         self._room = room
         self._predictor = predictor
-        self._settled_at = float("-inf")
+        self._settled_at = self._resent_until = float("-inf")
         self._overload = Overload()  # of the lowest class
 
     def reconfigure(self, params: PoolParams) -> None:
@@ -65,7 +66,7 @@ class Door:
             return ShedReason.NO_BACKEND if budget_s <= 0.0 else None
         if budget_s <= 0.0:
             return ShedReason.PREDICTED_WAIT
-        if not self._params.early_drop:
+        if not self._params.early_drop or now < self._resent_until:
             return None
         if latest_s is None or latest_s <= PHI * budget_s:
             return None
@@ -85,7 +86,7 @@ class Door:
 
     def restarted(self, now: float) -> None:
         """Places were taken over a restart: how fast they drain is not known for a while."""
-        self._settled_at = now + UNSETTLED_S
+        self._settled_at, self._resent_until = now + UNSETTLED_S, now + RESENT_S
 
     def hopeless(self, limit: float, now: float) -> Request | None:
         """Someone who waits in vain, least important first: the last to come of a class."""

@@ -11,6 +11,7 @@ from policy_server.core.events import Admitted, Cancelled, Lapsed, Shed, Waiting
 from policy_server.core.outcome import ShedReason
 from policy_server.core.params import LimitParams, RoomParams
 from policy_server.core.request import Kind, Request
+from policy_server.core.room.door import RESENT_S
 from policy_server.core.room.places import FIRST_S
 from policy_server.core.samples import Completion, LoadReport
 from tests.support.core_builders import (
@@ -256,8 +257,8 @@ def test_who_was_promised_a_place_is_not_refused_for_the_predicted_wait() -> Non
     gate.restore_learned({"chat": {"drain": 0.01}}, 0.0)
     gate.restore([request("first", budget_s=5.0), request("a", budget_s=5.0)], 0.0)
     assert only(Admitted, gate.submit(request("first"), 0.0))
-    assert only(Shed, gate.submit(request("new", budget_s=5.0), 0.0))
-    assert only(Waiting, gate.submit(request("a"), 0.0))
+    assert only(Shed, gate.submit(request("new", at=RESENT_S, budget_s=5.0), RESENT_S))
+    assert only(Waiting, gate.submit(request("a"), RESENT_S))
 
 
 def test_who_goes_at_once_after_a_restart_did_wait() -> None:

@@ -53,6 +53,15 @@ def test_who_cannot_wait_is_refused_and_who_has_no_forecast_is_not() -> None:
     assert House(per_s=0.0).come(budget_s=0.001) is None
 
 
+def test_right_after_a_restart_a_newcomer_may_be_one_who_waited_before_it() -> None:
+    house = House()
+    house.fill(P1, at=0.0, budget_s=15.0)
+    house.door.restarted(0.0)
+    assert house.come(at=2.9, budget_s=15.0) is None
+    assert house.come(at=2.9, budget_s=0.0) is ShedReason.PREDICTED_WAIT
+    assert house.come(at=3.1, budget_s=15.0) is ShedReason.PREDICTED_WAIT
+
+
 def test_a_tenant_has_a_bound_of_its_own() -> None:
     house = House(room=RoomParams(tenant_max_requests=3))
     assert [house.come(tenant="a") for _ in range(4)] == [None] * 3 + [ShedReason.TENANT_LIMIT]
