@@ -92,6 +92,8 @@ class Door:
         """Someone who waits in vain, least important first: the last to come of a class."""
         if self._ramp.closed or not self._params.early_drop or now < self._settled_at:
             return None
+        if not self._predictor.drain.sure:
+            return None  # one slow answer is no reason to send hundreds away who may be served
         for priority in reversed(PRIORITIES):
             if self._room.waits(priority) and self._in_vain(priority, limit, now):
                 return self._room.last(priority).request

@@ -164,6 +164,11 @@ class DrainRate:
         self._recent.add(service_s, now)
         self._long.add(service_s, now)
 
+    @property
+    def sure(self) -> bool:
+        """Whether more than a few answers tell of the rate, or none: then it is assumed."""
+        return self._since is None or self._recent.count >= ENOUGH
+
     def per_s(self, limit: float, now: float) -> float | None:
         """Completions per second; None while nothing is known."""
         if self._since is None or self.mean_service_s is None:

@@ -10,6 +10,7 @@ from policy_server.core.ramp import Ramp
 from policy_server.core.request import PRIORITIES, Priority
 from policy_server.core.room.door import UNSETTLED_S, Door
 from policy_server.core.room.prediction import Predictor
+from policy_server.core.room.rates import ENOUGH
 from policy_server.core.room.room import Room
 from tests.support.core_builders import P1, P2, pool_params, request
 
@@ -137,6 +138,17 @@ def test_without_early_drop_everybody_waits() -> None:
     house = House(early_drop=False)
     assert not any(house.come() for _ in range(1_000))
     assert house.door.hopeless(LIMIT, 0.0) is None
+
+
+def test_one_slow_answer_sends_nobody_away_who_waits() -> None:
+    house = House(per_s=0.0)
+    for _ in range(2_000):
+        assert house.come(P2, budget_s=60.0) is None
+    house.predictor.drain.completed(4.0, 0.0)
+    assert house.door.hopeless(LIMIT, 0.1) is None
+    for _ in range(ENOUGH):
+        house.predictor.drain.completed(4.0, 0.1)
+    assert house.door.hopeless(LIMIT, 0.2) is not None
 
 
 def test_for_a_while_after_a_restart_nobody_is_turned_away() -> None:
