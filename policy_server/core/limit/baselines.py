@@ -42,6 +42,8 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
+from policy_server.core.limit.vegas import TPOT_GUARD
+
 LEAK_PER_S = 2e-5
 MAX_LEAK = 1.1  # 1.2 let the limit rise by a quarter in a day of backlog
 DOWN_WEIGHT = 0.2
@@ -49,7 +51,7 @@ MAX_KEYS = 4096  # client-chosen model names and paths must not grow memory
 OLDEST = 16  # of the longest unheard, the least sampled goes: a flood of names only evicts its own
 
 PER_OCTAVE = 2.5  # unloaded time against that of half the size: prefill, and attention's square
-REFUTED_FROM = 4.5  # times T0: what the guard allows (vegas.py)
+REFUTED_FROM = 1.0 + TPOT_GUARD  # times T0
 HALF_LOAD = 0.5
 SAME_PACE = 0.85  # decoding that is 4.5 times as slow by its batch is at .61 with half of it
 REFUTALS = 2  # windows in a row

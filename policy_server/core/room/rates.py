@@ -166,8 +166,9 @@ class DrainRate:
 
     @property
     def sure(self) -> bool:
-        """Whether more than a few answers tell of the rate, or none: then it is assumed."""
-        return self._since is None or self._recent.count >= ENOUGH
+        """Whether more than a few answers of the last minute tell of the rate, or none at all:
+        then it is what was assumed."""
+        return self._since is None or self._long.count >= ENOUGH
 
     def per_s(self, limit: float, now: float) -> float | None:
         """Completions per second; None while nothing is known."""
