@@ -140,7 +140,7 @@ class SqliteJournal:
             healthy=store.healthy,
             waiting=len(self._places),
             leases=len(self._leases),
-            pending_writes=store.pending,
+            pending_writes=store.pending + self._places.pending + self._leases.pending,
             size_bytes=store.size_bytes,
             last_commit_s=store.last_commit_s,
             error=store.error,

@@ -54,6 +54,11 @@ class Mirror(Generic[V]):
     def __len__(self) -> int:
         return len(self._rows)
 
+    @property
+    def pending(self) -> int:
+        """Rows that the file does not have, or still has, until the next commit."""
+        return len(self._changes) + len(self._writing)
+
     def put(self, key: str, value: V) -> None:
         """Keep `value`, at the end of the order."""
         with self._lock:

@@ -19,10 +19,13 @@ from policy_server.journal.port import (
     JournalInUseError,
     JournalTooNewError,
     JournalUnavailableError,
+    RequestContext,
 )
 from policy_server.journal.sqlite import housekeeping, inspect
 from policy_server.journal.sqlite.housekeeping import Step
+from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
+from tests.support.core_builders import request
 from tests.unit.journal.harness import SqliteHarness
 
 
@@ -228,6 +231,25 @@ async def test_another_programs_file_is_refused(tmp_path: Path) -> None:
         db.execute("CREATE TABLE mine (x)")
     with pytest.raises(JournalError, match="something else"):
         Store(StoreOptions(path)).open()
+
+
+async def test_who_waits_counts_as_unwritten_until_the_commit(tmp_path: Path) -> None:
+    committing = threading.Event()
+
+    def step(at: Step) -> None:
+        if at is Step.COMMIT:
+            committing.wait(10.0)
+
+    journal = SqliteJournal(Store(StoreOptions(tmp_path / "journal.db", on_step=step)))
+    journal.open()
+    assert journal.stats().pending_writes == 0
+    journal.append_waiting(request("a"), RequestContext())
+    journal.append_waiting(request("b"), RequestContext())
+    assert journal.stats().pending_writes == 2
+    committing.set()
+    await journal.flush()
+    assert journal.stats().pending_writes == 0
+    await journal.close()
 
 
 async def test_a_closed_store_says_so(store: Store) -> None:
