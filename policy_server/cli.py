@@ -99,8 +99,12 @@ def gateway(
     ],
     port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
     host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "0.0.0.0",  # noqa: S104
-    grpc_port: Annotated[int | None, typer.Option("--grpc-port", help="Default 9002.")] = None,
-    http_port: Annotated[int | None, typer.Option("--http-port", help="Default 9003.")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option("--grpc-port", help="9002, or as server.grpc says.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="9003, or as server.http says.")
+    ] = None,
     envoy_admin_port: AdminPort = 9901,
     data_dir: DataDir = Path("data"),
     config: ConfigFile = None,
@@ -314,8 +318,12 @@ def demo(
         list[str] | None, typer.Option("--upstream", help="Instead of the emulator.")
     ] = None,
     port: Annotated[int, typer.Option("--port", help="Where clients connect.")] = 10000,
-    grpc_port: Annotated[int | None, typer.Option("--grpc-port", help="Default 9002.")] = None,
-    http_port: Annotated[int | None, typer.Option("--http-port", help="Default 9003.")] = None,
+    grpc_port: Annotated[
+        int | None, typer.Option("--grpc-port", help="9002, or as server.grpc says.")
+    ] = None,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="9003, or as server.http says.")
+    ] = None,
     envoy_admin_port: AdminPort = 9901,
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),

@@ -10,6 +10,8 @@ from policy_server.config import Config
 RESERVE = 0.05  # of the limit, at least RESERVE_SEATS: what may go beside it
 RESERVE_SEATS = 2.0
 BREAKER_ROOM = 2
+SILENT_ANSWER_S = 900.0
+"""How long a model server may be silent: a long answer that is not streamed."""
 
 
 def most_in_flight(config: Config) -> int:

@@ -21,8 +21,6 @@ PASSPORT_HEADER = "x-policy-job"
 LOCAL_HEADER = "x-policy-local"
 """On answers that no model server gave, or that it broke off: Envoy's own, with its flags that say
 why, and the gate's. Envoy takes it off what model servers answer."""
-SILENT_ANSWER_S = 900.0
-"""So long may the answer to a job be silent."""
 JOBS_PATH = "/policy/jobs"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CLIENT = "client"

@@ -21,6 +21,7 @@ from policy_server.adapters.ext_proc_messages import (
     BODY_NAMESPACE,
     ORCA_ASK,
     OVERWRITE,
+    UID_KEY,
     lifted,
 )
 from policy_server.adapters.protos import (
@@ -32,7 +33,6 @@ from policy_server.adapters.protos import (
 )
 from policy_server.adapters.rules import ClassifyRules
 
-UID_KEY = "x-policy-uid"
 ROUTE_KEY, CLUSTER_KEY = "route", "cluster"
 STAMPED_KEY = "stamped"
 """Context extensions in which Envoy's configuration names route and cluster, and the header that

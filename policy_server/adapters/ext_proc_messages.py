@@ -27,6 +27,8 @@ from policy_server.adapters.protos import (
 )
 from policy_server.adapters.rules import ClassifyRules
 
+UID_KEY = "x-policy-uid"
+"""The request's identity: a header, and gRPC metadata of the observer."""
 BODY_NAMESPACE = "policy.request"
 """Dynamic metadata that json_to_metadata fills in front of the gate."""
 ANSWER_NAMESPACE = "policy"

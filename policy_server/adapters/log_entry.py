@@ -22,7 +22,12 @@ from enum import Enum
 from typing import NamedTuple
 
 from policy_server.adapters import grpc_status
-from policy_server.adapters.ext_proc_messages import ANSWER_NAMESPACE, BODY_NAMESPACE, is_stream
+from policy_server.adapters.ext_proc_messages import (
+    ANSWER_NAMESPACE,
+    BODY_NAMESPACE,
+    UID_KEY,
+    is_stream,
+)
 from policy_server.adapters.protos import (
     AccessLogCommon,
     DownstreamEnd,
@@ -35,7 +40,6 @@ from policy_server.core.samples import Completion
 
 FAILED = 503
 CONTENT_TYPE = "content-type"
-UID_KEY = "x-policy-uid"
 CHECKED = "envoy.filters.http.ext_authz"  # the namespace of what a Check answered
 _CLIENT_FLAGS = (
     "downstream_connection_termination",

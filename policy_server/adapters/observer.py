@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from policy_server.adapters.ext_proc_messages import (
     ASKS,
+    UID_KEY,
     UPSTREAM_ADDRESS,
     attribute,
     headers_of,
@@ -20,7 +21,6 @@ from policy_server.adapters.ports import AnswerParser, Gate, ParserFactory, Repo
 from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import Context, metadata_value, read
 
-UID_KEY = "x-policy-uid"
 WANTED = frozenset({":status", "content-type", "content-encoding"}) | ASKS
 """Asks too: they come here long before a streamed answer ends and is logged."""
 NO_ANSWER = b""

@@ -30,7 +30,6 @@ from policy_server.core.events import Shed
 from policy_server.core.outcome import ShedReason, TicketOutcome
 from policy_server.core.request import Request
 
-TICKET_HEADER = "x-queue-ticket"
 GRACE_S = 60.0
 """Seconds after its due moment during which a ticket is good."""
 MAX_LIFE_S = 120

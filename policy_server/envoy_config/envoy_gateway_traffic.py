@@ -4,7 +4,7 @@ bear, and who may refer to whom."""
 from __future__ import annotations
 
 from policy_server.config import Config
-from policy_server.config_envoy import upstream_ceiling
+from policy_server.config_envoy import SILENT_ANSWER_S, upstream_ceiling
 from policy_server.config_source import ConfigError
 from policy_server.envoy_config.clusters import UPSTREAM_IDLE_S
 from policy_server.envoy_config.kubernetes import (
@@ -13,17 +13,10 @@ from policy_server.envoy_config.kubernetes import (
     ObjectName,
     kubernetes_object,
 )
-from policy_server.envoy_config.listener import SILENT_ANSWER_S
 from policy_server.envoy_config.local_reply import outage_answer
 from policy_server.envoy_config.options import Upstream
 from policy_server.envoy_config.plain import Document
-from policy_server.envoy_config.routes import (
-    ANSWER_HEADERS,
-    GOVERNED,
-    PASSED,
-    body_buffer_bytes,
-    inner_headers,
-)
+from policy_server.envoy_config.routes import ANSWER_HEADERS, GOVERNED, PASSED, inner_headers
 from policy_server.envoy_config.wire import UID_HEADER
 
 API = "gateway.envoyproxy.io/v1alpha1"
@@ -126,7 +119,7 @@ def client_policy(config: Config, options: MeshOptions) -> Document:
         },
         # Or /v1%2Fchat is sent back to its client, who may not ask a second time.
         "path": {"escapedSlashesAction": "UnescapeAndForward", "disableMergeSlashes": False},
-        "connection": {"bufferLimit": f"{body_buffer_bytes(config) // 2**20}Mi"},
+        "connection": {"bufferLimit": f"{config.body_buffer_bytes // 2**20}Mi"},
         "http2": {"maxConcurrentStreams": CLIENT_STREAMS},
         "timeout": {
             "http": {

@@ -21,6 +21,7 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager.v
 
 from policy_server.config import Config
 from policy_server.config_source import ConfigError
+from policy_server.core.leases import HEARTBEAT_S
 from policy_server.envoy_config.access_log import (
     ANSWER_HEADERS_TO_LOG,
     ANSWER_TRAILERS_TO_LOG,
@@ -39,14 +40,13 @@ from policy_server.envoy_config.kubernetes import (
     kubernetes_object,
     refuse_tls_files,
 )
-from policy_server.envoy_config.listener import HEARTBEAT_S
 from policy_server.envoy_config.local_reply import local_replies
 from policy_server.envoy_config.matching import only_governed, only_whole
 from policy_server.envoy_config.observer import OBSERVER
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.plain import Document, plain, plain_any
 from policy_server.envoy_config.request_facts import BODY, identity
-from policy_server.envoy_config.routes import answer_headers, body_buffer_bytes, inner_headers
+from policy_server.envoy_config.routes import answer_headers, inner_headers
 from policy_server.envoy_config.wire import seconds
 
 CONTEXT = "GATEWAY"
@@ -119,7 +119,7 @@ def _patches(config: Config, options: GatewayOptions) -> list[Document]:
     host = VirtualHost(
         request_headers_to_remove=inner_headers(),
         response_headers_to_add=answer_headers(),
-        request_body_buffer_limit=body_buffer_bytes(config),
+        request_body_buffer_limit=config.body_buffer_bytes,
     )
     in_manager = {"name": MANAGER}
     in_router = {**in_manager, "subFilter": {"name": ROUTER}}

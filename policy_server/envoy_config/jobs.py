@@ -49,11 +49,11 @@ from envoy_data_plane.envoy.type.matcher.v3 import StringMatcher
 from envoy_data_plane.google.protobuf import Any
 
 from policy_server.config import Config
+from policy_server.config_envoy import SILENT_ANSWER_S
 from policy_server.config_jobs import (
     CALLER_HEADER,
     LOCAL_HEADER,
     PASSPORT_HEADER,
-    SILENT_ANSWER_S,
     TENANT_HEADER,
     caller_mark,
     jobs_port,

@@ -30,17 +30,14 @@ from envoy_data_plane.envoy.extensions.transport_sockets.tls.v3 import (
 from envoy_data_plane.google.protobuf import Any
 
 from policy_server.config import Config
+from policy_server.config_envoy import SILENT_ANSWER_S
+from policy_server.core.leases import HEARTBEAT_S
 from policy_server.envoy_config.local_reply import local_replies
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.request_facts import identity
-from policy_server.envoy_config.routes import body_buffer_bytes
 from policy_server.envoy_config.wire import address, http_filter, seconds
 
 LISTENER = "gateway"
-# A lease whose request is silent for a few of these has ended unseen.
-HEARTBEAT_S = 2.0
-# How long a model server may be silent, beyond the hold: a long answer that is not streamed.
-SILENT_ANSWER_S = 900.0
 # Envoy and the gate add about a dozen; at the default of 100 that refused a client with 90.
 MAX_HEADERS = 1000
 UPGRADES = ("websocket", "CONNECT")
@@ -65,7 +62,7 @@ def listener(
         name=LISTENER,
         address=address(options.host, options.port),
         filter_chains=[chain],
-        per_connection_buffer_limit_bytes=body_buffer_bytes(config),
+        per_connection_buffer_limit_bytes=config.body_buffer_bytes,
     )
 
 

@@ -55,11 +55,6 @@ ANSWER_HEADERS = {
 }
 
 
-def body_buffer_bytes(config: Config) -> int:
-    """The largest body that Envoy takes on a governed route, with room to spare for jobs."""
-    return config.body_buffer_bytes
-
-
 def route_config(
     config: Config,
     options: GatewayOptions,
@@ -96,7 +91,7 @@ def route_config(
             *routes(GOVERNED, _asked(config), enabled),
             Route(name=PASSED, match=RouteMatch(prefix="/"), route=upstream),
         ],
-        request_body_buffer_limit=body_buffer_bytes(config),
+        request_body_buffer_limit=config.body_buffer_bytes,
         request_headers_to_remove=inner_headers(),
         response_headers_to_add=answer_headers(),
     )

@@ -19,18 +19,14 @@ _QUESTION = b"GET /healthz HTTP/1.1\r\nhost: liveness\r\nconnection: close\r\n\r
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Seconds between questions, seconds for an answer, misses in a row that are too many;
-    `own_lag_s`: how late this process may be before a miss is its own."""
+    """Seconds between questions, seconds for an answer, misses in a row that are too many: a
+    stuck process goes on for `misses` times both at most. `own_lag_s`: how late this process may be
+    before a miss is its own."""
 
     every_s: float = 1.0
     within_s: float = 2.0
     misses: int = 5
     own_lag_s: float = 0.5
-
-    @property
-    def stuck_s(self) -> float:
-        """How long a stuck process goes on at most."""
-        return self.misses * (self.every_s + self.within_s)
 
 
 Ask = Callable[[float], Awaitable[bool]]

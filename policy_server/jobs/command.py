@@ -73,7 +73,7 @@ class Reply:
 @jobs_app.command()
 def submit(
     data: Annotated[str, typer.Option("--data", help="The body: text, @FILE, or - for stdin.")],
-    url: Url = GATEWAY,
+    url: Annotated[str, typer.Option("--url", help="The gateway.")] = GATEWAY,
     path: Annotated[str, typer.Option("--path", help="Where the request goes.")] = CHAT,
     tenant: Tenant = "",
     header: Header = None,

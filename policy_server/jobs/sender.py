@@ -15,7 +15,8 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from policy_server.config import MAX_JOB_ANSWER_BYTES
-from policy_server.config_jobs import LOCAL_HEADER, SILENT_ANSWER_S
+from policy_server.config_envoy import SILENT_ANSWER_S
+from policy_server.config_jobs import LOCAL_HEADER
 from policy_server.journal.jobs import Answer, Headers
 
 MAX_ANSWER_BYTES = MAX_JOB_ANSWER_BYTES

@@ -21,8 +21,8 @@ import aiohttp
 
 from policy_server.commands import reason
 from policy_server.load.warmup_params import COMPLETIONS, EMBEDDINGS, WarmupParams
+from policy_server.load.workload import CHARS_PER_TOKEN
 
-CHARS_PER_TOKEN = 4
 PIECE_CHARS = 200
 """Of a refusal's body: what fits on a line or two."""
 PIECE_BYTES = 4096

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import typer
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from policy_server.simulate.asked import Ask
@@ -39,7 +39,7 @@ def perform_scenario(name: str, ask: Ask) -> None:
     if ask.as_json:
         typer.echo(json.dumps(scenario_json(item, ask.seed, compared.measures), indent=1))
     else:
-        Console(markup=False, emoji=False).print(measures_table(item, ask.seed, compared.measures))
+        _show(measures_table(item, ask.seed, compared.measures))
 
 
 def perform_trace(trace: Path, world: World, replicas: list[int], ask: Ask) -> None:
@@ -58,8 +58,14 @@ def perform_trace(trace: Path, world: World, replicas: list[int], ask: Ask) -> N
     if ask.as_json:
         typer.echo(json.dumps(forecast_json(forecasts), indent=1))
     else:
-        Console(markup=False, emoji=False).print(forecast_table(forecasts))
-        Console(markup=False, emoji=False).print(objective_lines(forecasts))
+        _show(forecast_table(forecasts), objective_lines(forecasts))
+
+
+def _show(*parts: RenderableType) -> None:
+    """On stdout. Names of files and tenants are no markup."""
+    console = Console(markup=False, emoji=False)
+    for part in parts:
+        console.print(part)
 
 
 def _part(tell: Callable[[float], None], done: int, of: int, share: float) -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from policy_server.core.outcome import ShedReason
-from policy_server.core.request import PRIORITIES, Priority
+from policy_server.core.request import Priority
 
 
 class End(Enum):
@@ -88,9 +88,6 @@ class LimitMove:
     previous: float
     limit: float
     reason: str
-
-
-Pick = Callable[[CallRecord], bool]
 
 
 @dataclass(slots=True)
@@ -202,8 +199,3 @@ def jain(values: Sequence[float]) -> float:
     """Jain's fairness index, 1/n..1; 1 when there are no values."""
     squares = sum(v * v for v in values)
     return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
-
-
-def by_class(count: Callable[[Priority], float]) -> dict[str, float]:
-    """`count` of each class, by name."""
-    return {priority.name: count(priority) for priority in PRIORITIES}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.held_crowd import CHAT, Crowd, stage
+from tests.support.needs import missing
 from tests.support.small_disk import small_disk
 from tests.support.stack import Stack
 
@@ -21,7 +22,7 @@ EACH = 1
 async def test_who_waits_is_served_without_a_disk(how: str, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "4m") as disk:
         if not disk.mounted:
-            pytest.skip("no disk may be mounted here: this process has no CAP_SYS_ADMIN")
+            missing("no disk may be mounted here: run the tests with CAP_SYS_ADMIN")
         data = ("--data-dir", str(disk.path / "data"))
         async with stage(tmp_path, jobs=True) as (stack, upstream):
             crowd = Crowd(stack, upstream, EACH)
