@@ -3,10 +3,10 @@
 Whose body is under way costs its bytes, whether it will ever end or not, and the policy server
 hears of it at its end only. So Envoy bounds itself, by its heap:
 
-    80 %   streams with the largest bodies are cut, from 16 MiB down to 128 KiB at 95 %
+    80 %   streams with the largest bodies are cut, from 16 MiB down to 128 KiB at 95 %; HTTP/1.1
+           connections that still send, and silent streams, more of them the nearer to 95 %
     90 %   memory that is free goes back to the machine
     95 %   new requests are answered 503 with Retry-After (see `local_reply`)
-    98 %   no new connections
 
 What is promised to those who wait stays below the first of these, unless `envoy.max_heap` is set
 to less:
