@@ -21,6 +21,13 @@ PASSPORT_HEADER = "x-policy-job"
 LOCAL_HEADER = "x-policy-local"
 """On answers that no model server gave, or that it broke off: Envoy's own, with its flags that say
 why, and the gate's. Envoy takes it off what model servers answer."""
+HOP_BY_HOP = frozenset(
+    {
+        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding"),
+        *("upgrade", "expect"),
+    }
+)
+"""Headers of one connection: neither sent on with a job nor kept of its answer."""
 JOBS_PATH = "/policy/jobs"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CLIENT = "client"

@@ -19,7 +19,7 @@ from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answe
 from policy_server.adapters.classify import Classified
 from policy_server.adapters.patience import wait_asked
 from policy_server.adapters.ports import Gate, JobDesk
-from policy_server.config_jobs import JOBS_PATH, LOCAL_HEADER
+from policy_server.config_jobs import HOP_BY_HOP, JOBS_PATH, LOCAL_HEADER
 from policy_server.core.events import Shed
 from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
@@ -33,13 +33,9 @@ FULL_RETRY_S = 30.0
 MAX_UNDER_WAY = 256 * 1024 * 1024
 """Bytes of bodies that are in memory at once, before they are on disk."""
 _ASYNC = re.compile(r"(?:^|[,;\s])respond-async(?![\w-])", re.IGNORECASE)
-LEFT_OUT = frozenset(
-    {
-        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding"),
-        *("upgrade", "expect", "host", "content-length", "prefer", "x-webhook-url"),
-        *("x-queue-ticket", "x-forwarded-proto"),
-    }
-)
+LEFT_OUT = HOP_BY_HOP | {
+    *("host", "content-length", "prefer", "x-webhook-url", "x-queue-ticket", "x-forwarded-proto")
+}
 """Headers that belong to this connection, or to us; they are not sent on."""
 OURS = ("x-policy-", "x-envoy-", ":")
 

@@ -19,6 +19,7 @@ import hmac
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -28,7 +29,7 @@ from policy_server.adapters.answers import Dialect
 from policy_server.adapters.classify import key_hash, owner_name
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
-from policy_server.config_jobs import CALLER_HEADER, JOBS_PATH, TENANT_HEADER
+from policy_server.config_jobs import CALLER_HEADER, HOP_BY_HOP, JOBS_PATH, TENANT_HEADER
 from policy_server.config_source import ConfigError
 from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
 from policy_server.journal.port import JournalError
@@ -37,7 +38,7 @@ MAX_LISTED = 1000
 DEFAULT_LISTED = 100
 POLL_AFTER_S = 2
 PROBLEM = "application/problem+json"
-_NOT_OURS = frozenset({"content-length", "transfer-encoding", "connection", "keep-alive"})
+_NOT_OURS = HOP_BY_HOP | {"content-length"}
 _NO_BODY = frozenset({204, 304})
 
 
@@ -100,12 +101,12 @@ class JobsApi:
         async def guarded(request: web.Request) -> web.StreamResponse:
             try:
                 if CALLER_HEADER in request.headers and not self.brought_by_gateway(request):
-                    return _problem(403, "Forbidden", "This Envoy is not known here.")
+                    return _problem(403, "This Envoy is not known here.")
                 return await handler(request)
             except ConfigError as error:
-                return _problem(503, "Service Unavailable", str(error))
+                return _problem(503, str(error))
             except JournalError as error:
-                response = _problem(503, "Service Unavailable", f"The jobs can't be read: {error}")
+                response = _problem(503, f"The jobs can't be read: {error}")
                 response.headers["retry-after"] = str(POLL_AFTER_S)
                 return response
 
@@ -122,10 +123,10 @@ class JobsApi:
         """The newest jobs."""
         owners = self._owners(request)
         if owners is not None and not owners - {""}:
-            return _problem(403, "Forbidden", "Without a tenant there is nothing to list.")
+            return _problem(403, "Without a tenant there is nothing to list.")
         asked = request.query.get("limit", str(DEFAULT_LISTED))
         if not asked.isascii() or not asked.isdigit():
-            return _problem(400, "Bad Request", "limit is no number.")
+            return _problem(400, "limit is no number.")
         limit = max(1, min(int(asked[:6]), MAX_LISTED))
         whose = [None] if owners is None else [*sorted(owners - {""})]
         jobs = [job for one in whose for job in await self._d.jobs.listed(one, limit)]
@@ -143,7 +144,7 @@ class JobsApi:
         job = await self._job(request)
         ended = await self._d.jobs.cancel(job.id)
         if ended is None:
-            return _problem(409, "Conflict", "The job has ended already.")
+            return _problem(409, "The job has ended already.")
         return _json(job_document(ended))
 
     async def response(self, request: web.Request) -> web.StreamResponse:
@@ -153,12 +154,12 @@ class JobsApi:
         if answer is not None:
             return replayed(answer)
         if not job.state.ended:
-            response = _problem(409, "Conflict", f"The job is {job.state.value}: no answer yet.")
+            response = _problem(409, f"The job is {job.state.value}: no answer yet.")
             response.headers["retry-after"] = str(POLL_AFTER_S)
             return response
         if job.state is JobState.FAILED:
-            return _problem(502, "Bad Gateway", job.detail or "No model server answered.")
-        return _problem(410, "Gone", f"The job is {job.state.value}: there is no answer.")
+            return _problem(502, job.detail or "No model server answered.")
+        return _problem(410, f"The job is {job.state.value}: there is no answer.")
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, up to the end of the job."""
@@ -169,7 +170,7 @@ class JobsApi:
             headers={"content-type": "text/event-stream", "cache-control": "no-store"}
         )
         if self._closing:
-            return _problem(503, "Service Unavailable", "This server is stopping; ask again.")
+            return _problem(503, "This server is stopping; ask again.")
         await response.prepare(request)
         try:
             await self._stream(self._d.jobs.events(job.id, after), response)
@@ -230,10 +231,7 @@ class Replayed(web.Response):
 
 def replayed(answer: Answer) -> Replayed:
     """The stored answer, as if the model server gave it now."""
-    headers: CIMultiDict[str] = CIMultiDict()
-    for name, value in answer.headers:
-        if name not in _NOT_OURS:
-            headers.add(name, value)
+    headers = CIMultiDict(pair for pair in answer.headers if pair[0] not in _NOT_OURS)
     body = None if answer.status in _NO_BODY else answer.body
     return Replayed(status=answer.status, body=body, headers=headers)
 
@@ -243,16 +241,17 @@ def _json(document: Mapping[str, object], headers: Mapping[str, str] | None = No
     return web.Response(text=text, content_type="application/json", headers=headers)
 
 
-def _problem(status: int, title: str, detail: str) -> web.Response:
-    text = _problem_text(status, title, detail)
+def _problem(status: int, detail: str) -> web.Response:
+    text = _problem_text(status, detail)
     return web.Response(status=status, text=text, content_type=PROBLEM)
 
 
 def _not_found() -> web.HTTPException:
-    text = _problem_text(404, "Not Found", "There is no such job, or it is forgotten.")
+    text = _problem_text(404, "There is no such job, or it is forgotten.")
     return web.HTTPNotFound(text=text, content_type=PROBLEM)
 
 
-def _problem_text(status: int, title: str, detail: str) -> str:
+def _problem_text(status: int, detail: str) -> str:
+    title = HTTPStatus(status).phrase
     problem = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     return json.dumps(problem) + "\n"

@@ -55,7 +55,7 @@ class JobParts:
         """Another configuration: lifetimes, bounds and webhooks."""
         self._config = config
         self.jobs.rules = _rules(config)
-        self.webhooks.use(_hooks(config))
+        self.webhooks.hooks = _hooks(config)
 
     @property
     def at_gate(self) -> Jobs | None:

@@ -120,9 +120,9 @@ class PolicyServer:
         self._office = TicketOffice(data_dir, time.time(), self.metrics.count_ticket)
         self.desk = Desk(self.driver, rules_of(config), hooks=hooks, tickets=self._office.tickets)
         self.jobs = build_jobs(config, self.driver, data_dir, wiring)
-        jobs = self.jobs.jobs if self.jobs is not None else None
         self.desk.jobs = self.jobs.at_gate if self.jobs is not None else None
-        JobsGauge(self.metrics.registry, jobs.counts if jobs is not None else dict)
+        counts = self.jobs.jobs.counts if self.jobs is not None else dict
+        JobsGauge(self.metrics.registry, counts)
         webhooks = WebhookCounter(self.metrics.registry)
         if self.jobs is not None:
             self.jobs.webhooks.said = webhooks.count

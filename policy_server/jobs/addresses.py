@@ -89,37 +89,27 @@ def _address(text: str) -> Address | None:
 
 
 _TRANSLATED = tuple(
-    ipaddress.IPv6Network(text)
-    for text in (
-        *("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96"),  # compatible, mapped, translated (SIIT)
-        "64:ff9b::/96",  # NAT64
-    )
+    ipaddress.ip_network(text)  # compatible, mapped, translated (SIIT), NAT64
+    for text in ("::/96", "::ffff:0:0/96", "::ffff:0:0:0/96", "64:ff9b::/96")
 )
 """IPv6 networks whose last 32 bits are the IPv4 address that a packet ends at."""
-_TUNNELS: tuple[Network, ...] = tuple(
-    ipaddress.IPv6Network(text) for text in ("2002::/16", "2001::/32", "64:ff9b:1::/48")
+_TUNNELS = tuple(
+    ipaddress.ip_network(text) for text in ("2002::/16", "2001::/32", "64:ff9b:1::/48")
 )
 """6to4, Teredo and the NAT64 of one's own: they lead to an IPv4 address that nobody vouches for,
 and where it stands in the last of them is the operator's choice. None is where webhooks live."""
-_OURS_ONLY: tuple[Network, ...] = (
-    *(
-        ipaddress.IPv4Network(text)
-        for text in (
-            "192.0.0.0/24",  # protocol assignments; one cloud's metadata is at 192.0.0.192
-            "192.88.99.0/24",  # the 6to4 relays that once were
-            "168.63.129.16/32",  # Azure's own server, from within each of its machines
-        )
-    ),
-    *(
-        ipaddress.IPv6Network(text)
-        for text in (
-            "fec0::/10",  # site-local: as private as fc00::/7, which followed it
-            "100::/64",  # discarded
-            "2001::/23",  # protocol assignments
-            "3fff::/20",  # documentation
-            "5f00::/16",  # segment routing
-        )
-    ),
+_OURS_ONLY = tuple(
+    ipaddress.ip_network(text)
+    for text in (
+        "192.0.0.0/24",  # protocol assignments; one cloud's metadata is at 192.0.0.192
+        "192.88.99.0/24",  # the 6to4 relays that once were
+        "168.63.129.16/32",  # Azure's own server, from within each of its machines
+        "fec0::/10",  # site-local: as private as fc00::/7, which followed it
+        "100::/64",  # discarded
+        "2001::/23",  # protocol assignments
+        "3fff::/20",  # documentation
+        "5f00::/16",  # segment routing
+    )
 )
 """What the standard library takes for public, or did in one of its versions."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import aiohttp
 
+from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.core.samples import Completion
 from policy_server.driver import NEVER_SENT
@@ -37,12 +37,7 @@ class Courier:
     """Sends jobs with a passport. `life_clock`: see `LifeClock`."""
 
     def __init__(
-        self,
-        sender: Sender,
-        vault: Vault,
-        passports: Passports,
-        life_clock: LifeClock,
-        wall_clock: Callable[[], float] = time.time,
+        self, sender: Sender, vault: Vault, passports: Passports, life_clock: LifeClock
     ) -> None:
         self.problem: str | None = None
         """Why nothing could be sent when it was tried last, for people."""
@@ -50,11 +45,10 @@ class Courier:
         self._vault = vault
         self._passports = passports
         self._life_clock = life_clock
-        self._wall_clock = wall_clock
 
     def pack(self, job: Job, content: JobRequest, uid: str) -> Parcel | Outcome:
         """What to send; or the end of the job, when it may not or can't be sent."""
-        now = self._wall_clock()
+        now = time.time()
         if self._life_clock.now(job.expires_at - job.created_at) >= job.expires_at:
             return over(Ending(job.id, JobState.EXPIRED, now, "its time in the queue was up"))
         try:
@@ -75,14 +69,14 @@ class Courier:
         try:
             delivery = await self.sender.send(parcel)
         except TooLargeError:
-            detail = "the answer is larger than 64 MiB"
-            ended = Ending(job.id, JobState.FAILED, self._wall_clock(), detail)
+            detail = f"the answer is larger than {MAX_JOB_ANSWER_BYTES >> 20} MiB"
+            ended = Ending(job.id, JobState.FAILED, time.time(), detail)
             return over(ended, Completion(status=200))
         except (aiohttp.ClientError, OSError) as error:
             return self._no_answer(error)
         except ValueError:  # the HTTP client refuses it, and would each time
             detail = "it has a header or a path that can't be sent"
-            return over(Ending(job.id, JobState.FAILED, self._wall_clock(), detail))
+            return over(Ending(job.id, JobState.FAILED, time.time(), detail))
         self.problem = None
         return _answered(delivery)
 

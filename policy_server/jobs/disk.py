@@ -15,7 +15,7 @@ import contextlib
 from collections.abc import Iterator
 
 from policy_server.driver import Driver
-from policy_server.journal.jobs import Ending, JobStore
+from policy_server.journal.jobs import Ending, JobStore, size_of
 
 RETRY_S = 1.0
 PROBES = 5
@@ -59,7 +59,7 @@ class Disk:
     @contextlib.contextmanager
     def writing(self, ending: Ending) -> Iterator[None]:
         """While an end is on its way to the disk."""
-        size = EACH + (len(ending.answer.body) if ending.answer is not None else 0)
+        size = EACH + size_of(ending.answer)
         self._unwritten += size
         if self._unwritten > MAX_UNWRITTEN:
             self._close("the disk is too slow for the answers of the jobs")

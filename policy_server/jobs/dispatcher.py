@@ -50,7 +50,6 @@ class Tools:
     noted: Callable[[Note], None]
     end: Callable[[Ending], Awaitable[object]]
     life_clock: LifeClock
-    clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
 
@@ -88,12 +87,8 @@ class Dispatcher:
     # -- in line --------------------------------------------------------------------------------
 
     def enqueue(self, job: Job) -> None:
-        """Get a job in line, after its pause if it has one."""
-        wait_s = self._pause_s(job)
-        if wait_s > 0.0:
-            self._later(self._request(job), wait_s)
-        else:
-            self._t.driver.submit_job(self._request(job))
+        """Get a new job in line."""
+        self._t.driver.submit_job(self._request(job))
 
     def restore(self, jobs: list[Job]) -> None:
         """Jobs of an earlier process, in order. Those that it was sending go again."""
@@ -125,7 +120,7 @@ class Dispatcher:
 
     def _request(self, job: Job) -> Request:
         """The job as the core sees it; what repeats is kept once."""
-        now = self._t.clock()
+        now = self._t.driver.clock()
         age = max(0.0, self._t.wall_clock() - job.created_at)
         return Request(
             uid=uid_of(job.id, job.attempt + 1),

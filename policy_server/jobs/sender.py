@@ -16,22 +16,16 @@ from yarl import URL
 
 from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_envoy import SILENT_ANSWER_S
-from policy_server.config_jobs import LOCAL_HEADER
+from policy_server.config_jobs import HOP_BY_HOP, LOCAL_HEADER
 from policy_server.journal.jobs import Answer, Headers
 
-MAX_ANSWER_BYTES = MAX_JOB_ANSWER_BYTES
 CONNECT_S = 5.0
 SILENT_S = SILENT_ANSWER_S + 60.0
 """Envoy ends a silent answer itself, and says so; later than that it is Envoy that is silent."""
 BROKEN_OFF = frozenset({"UC", "UR", "UT", "UPE", "UMSDR", "LR", "SI", "DT"})
 """Envoy's flags for a model server that was reached and did not answer to the end."""
 CHUNK = 64 * 1024
-HOP_BY_HOP = frozenset(
-    {
-        *("connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding"),
-        *("upgrade", "expect", "proxy-authenticate"),
-    }
-)
+NOT_KEPT = HOP_BY_HOP | {"proxy-authenticate"}
 _AUTOMATIC = ("accept", "accept-encoding", "content-type", "user-agent")
 
 
@@ -93,7 +87,7 @@ class Sender:
             body = bytearray()
             async for chunk in response.content.iter_chunked(CHUNK):
                 body += chunk
-                if len(body) > MAX_ANSWER_BYTES:
+                if len(body) > MAX_JOB_ANSWER_BYTES:
                     raise TooLargeError
             kept = _kept(response.raw_headers)
             answer = Answer(response.status, kept, bytes(body))
@@ -123,4 +117,4 @@ class Sender:
 
 def _kept(raw: tuple[tuple[bytes, bytes], ...]) -> Headers:
     pairs = ((n.decode("latin-1").lower(), v.decode("utf-8", "replace")) for n, v in raw)
-    return tuple((n, v) for n, v in pairs if n not in HOP_BY_HOP and not n.startswith("x-policy-"))
+    return tuple((n, v) for n, v in pairs if n not in NOT_KEPT and not n.startswith("x-policy-"))

@@ -58,17 +58,14 @@ class WebhookSender:
     try."""
 
     def __init__(self, store: JobStore, hooks: Hooks) -> None:
+        self.hooks = hooks
+        """May be replaced by those of another configuration."""
         self.said: Callable[[WebhookOutcome], None] = lambda _: None
         self._store = store
         self._session: aiohttp.ClientSession | None = None
         self._bell = asyncio.Event()
         self._lines = Lines()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.use(hooks)
-
-    def use(self, hooks: Hooks) -> None:
-        """Another configuration."""
-        self.hooks = hooks
 
     def allowed(self, url: str, tenant: str) -> bool:
         """Whether a job of this tenant may have this webhook."""

@@ -30,17 +30,17 @@ from policy_server.journal.sqlite.jobs_rows import (
 from policy_server.journal.sqlite.jobs_schema import OPEN
 
 
-def existing(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
-    """The job that the same request has brought, or that has its key."""
+def known(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
+    """The job that has its uid or its key. Raises `KeyClashError`."""
     found = db.execute("SELECT id FROM jobs WHERE uid = ?", (new.uid,)).fetchone()
     if found is None:
         found = db.execute(
             "SELECT id, digest FROM jobs WHERE owner = ? AND idempotency_key = ?",
             (new.job.owner, new.key),
         ).fetchone()
-        if found is None or found[1] != new.digest:
-            return None
-    job = job_by_id(db, found[0])
+        if found is not None and found[1] != new.digest:
+            raise KeyClashError(new.key)
+    job = None if found is None else job_by_id(db, found[0])
     return None if job is None else Accepted(job, existing=True)
 
 
@@ -80,16 +80,6 @@ def due_webhooks(db: sqlite3.Connection, now: float, limit: int, taken: Taken) -
     query = f"SELECT webhook_tries, {COLUMNS} FROM jobs WHERE id = ?"
     rows = [db.execute(query, (job_id,)).fetchone() for job_id in ids]
     return [DueWebhook(job_of_row(row[1:]), row[0]) for row in rows]
-
-
-def known(db: sqlite3.Connection, new: NewJob) -> Accepted | None:
-    """The job that has its key or its uid. Raises `KeyClashError`."""
-    found = existing(db, new)
-    if found is None and new.key:
-        query = "SELECT 1 FROM jobs WHERE owner = ? AND idempotency_key = ?"
-        if db.execute(query, (new.job.owner, new.key)).fetchone():
-            raise KeyClashError(new.key)
-    return found
 
 
 def stock(db: sqlite3.Connection) -> tuple[dict[JobState, int], list[str], KeptBytes]:

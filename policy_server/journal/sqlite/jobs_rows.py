@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from policy_server.core.request import PRIORITIES
 from policy_server.journal.jobs import Headers, Job, JobState
 
-COLUMNS = (
-    "id, tenant, pool, priority, method, path, created_at, expires_at, state, changed_at, attempt,"
-    " failures, not_before, status, detail, seats, prompt_tokens, max_tokens, model, streamed,"
-    " body_bytes, webhook, owner"
-)
-"""In the order of the record's fields."""
-_NAMES = tuple(name.strip() for name in COLUMNS.split(","))
+_NAMES = tuple(field.name for field in fields(Job))
+COLUMNS = ", ".join(_NAMES)
+"""Named as the record's fields are, in their order."""
+_VALUES = attrgetter(*_NAMES)
 _PRIORITY, _STATE, _STREAMED = (_NAMES.index(n) for n in ("priority", "state", "streamed"))
 _STATES = {state.value: state for state in JobState}
 MARKS = ", ".join("?" * len(_NAMES))
@@ -36,14 +35,12 @@ def headers_of(text: str) -> Headers:
     return tuple((name, value) for name, value in json.loads(text))
 
 
-def row_of(job: Job) -> tuple[object, ...]:
+def row_of(job: Job) -> list[object]:
     """The record in the order of `COLUMNS`."""
-    return (
-        *(job.id, job.tenant, job.pool, int(job.priority), job.method, job.path),
-        *(job.created_at, job.expires_at, job.state.value, job.changed_at, job.attempt),
-        *(job.failures, job.not_before, job.status, job.detail, job.seats, job.prompt_tokens),
-        *(job.max_tokens, job.model, job.streamed, job.body_bytes, job.webhook, job.owner),
-    )
+    values = list(_VALUES(job))
+    values[_PRIORITY] = int(job.priority)
+    values[_STATE] = job.state.value
+    return values
 
 
 def job_of_row(row: Any) -> Job:

@@ -10,8 +10,7 @@ from policy_server.process_lock import LOCK_WAIT_S, LockedError, ProcessLock
 
 def make_folder(folder: Path) -> None:
     """The journal's folder, for its owner only. One that exists is left as it is."""
-    if not folder.is_dir():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def own(journal: Path, wait_s: float = LOCK_WAIT_S) -> ProcessLock:

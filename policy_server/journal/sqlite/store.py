@@ -59,7 +59,7 @@ class StoreOptions:
 
 @dataclass(frozen=True, slots=True)
 class StoreStats:
-    """Its state now. `lost`: writes given up because of long trouble."""
+    """Its state now."""
 
     healthy: bool
     error: str | None
@@ -67,7 +67,6 @@ class StoreStats:
     size_bytes: int | None
     last_commit_s: float | None
     commits: int
-    lost: int
 
 
 class Store:
@@ -215,7 +214,6 @@ class Store:
             size_bytes=size,
             last_commit_s=state.last_commit_s,
             commits=state.commits,
-            lost=state.lost,
         )
 
     async def close(self) -> None:

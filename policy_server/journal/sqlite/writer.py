@@ -97,7 +97,6 @@ class WriterState:
     refused: JournalError | None = None  # a newer version's or another program's file
     last_commit_s: float | None = None
     commits: int = 0
-    lost: int = 0
     retry_at: float = 0.0
     tables: list[Table] = field(default_factory=list)
 
@@ -343,7 +342,6 @@ class Writer(threading.Thread):
         kept = [write for write in batch if write.settle is None]
         for_good = self._closing or state.damaged or state.refused is not None
         lost = len(kept) if for_good else max(0, len(kept) - MAX_KEPT)
-        state.lost += lost
         with self._wanted:
             self._queue.extendleft(reversed(kept[lost:]))
             self._changed = not for_good

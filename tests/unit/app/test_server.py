@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
 import threading
@@ -21,7 +22,9 @@ from policy_server.core.request import Priority
 from policy_server.jobs.vault import Vault, load_key
 from policy_server.journal.jobs import Answer, Ending, Job, JobRequest, JobState, NewJob
 from policy_server.journal.port import Learned
+from policy_server.journal.sqlite.database import open_to_read
 from policy_server.journal.sqlite.jobs import SqliteJobs
+from policy_server.journal.sqlite.jobs_queries import sealing_key
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.processes import TAKEN, free_port, port_taken, port_trouble
@@ -198,37 +201,57 @@ async def test_what_runs_beside_the_streams_outlives_a_mistake(
     log.close()
 
 
+async def begins(settings: Config, folder: Path) -> None:
+    """A server starts, is ready and stops again. Raises what its start does when it fails."""
+    log = configure_logging()
+    try:
+        async with (
+            PolicyServer(settings, "serve", "gate", folder).running(),
+            aiohttp.ClientSession() as client,
+            client.get(f"http://{settings.server.http}/readyz") as answer,
+        ):
+            assert answer.status == 200
+    finally:
+        log.close()
+
+
+def sealed_by(folder: Path) -> str | None:
+    """The fingerprint of the key that the journal's secrets are sealed with."""
+    with contextlib.closing(open_to_read(folder / "journal.db")) as db:
+        return sealing_key(db)
+
+
 async def test_a_start_with_another_key_is_refused_with_the_way_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("POLICY_JOBS_KEY", raising=False)
     store = Store(StoreOptions(tmp_path / "journal.db"))
     store.open()
-    jobs, now = SqliteJobs(store), time.time()
-    await jobs.claim_key(Vault(load_key(tmp_path, {})).fingerprint, give_up=False)
+    jobs, now, vault = SqliteJobs(store), time.time(), Vault(load_key(tmp_path, {}))
+    await jobs.claim_key(vault.fingerprint, give_up=False)
     job = Job("ab" * 16, "acme", "default", Priority.P1, "POST", "/x", now, now + 600.0)
-    await jobs.accept(NewJob(job, JobRequest("h", (), b"sealed", b""), "uid", "", b""))
+    content = JobRequest("h", (), vault.seal(job.id, (("authorization", "Bearer x"),)), b"")
+    await jobs.accept(NewJob(job, content, "uid", "", b""))
     await store.close()
     key, settings = tmp_path / "jobs.key", config(free_port(), free_port())
+    refused = r"jobs wait .*\(1 of them\).*POLICY_JOBS_KEY_LOST=accept"
     kept = key.rename(tmp_path / "kept")
-    await failing_start(
-        settings, tmp_path, r"jobs wait .*\(1 of them\).*POLICY_JOBS_KEY_LOST=accept"
-    )
-    kept.replace(key)
-    log = configure_logging()
     without = settings.model_copy(update={"jobs": settings.jobs.model_copy(update={"via": None})})
-    async with PolicyServer(without, "serve", "gate", tmp_path).running():
-        pass  # nothing is opened, no key is claimed
-    async with PolicyServer(settings, "serve", "gate", tmp_path).running():
-        pass
+    await begins(without, tmp_path)
+    assert not key.exists(), "nothing is opened"
+    await failing_start(settings, tmp_path, refused)
+    assert sealed_by(tmp_path) == vault.fingerprint, "no other key was claimed by either"
+    kept.replace(key)
+    await begins(settings, tmp_path)
     key.unlink()
+    await failing_start(settings, tmp_path, refused)
     monkeypatch.setenv("POLICY_JOBS_KEY_LOST", "accept")
-    async with PolicyServer(settings, "serve", "gate", tmp_path).running():
-        pass
+    await begins(settings, tmp_path)
+    another = Vault(key.read_bytes()).fingerprint
+    assert sealed_by(tmp_path) == another != vault.fingerprint
     monkeypatch.delenv("POLICY_JOBS_KEY_LOST")
-    async with PolicyServer(settings, "serve", "gate", tmp_path).running():
-        pass
-    log.close()
+    await begins(settings, tmp_path)
+    assert sealed_by(tmp_path) == another
 
 
 async def test_jobs_without_a_way_any_more_are_listed_and_expire(

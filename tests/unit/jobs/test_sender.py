@@ -56,7 +56,7 @@ async def test_what_belongs_to_the_connection_or_to_us_is_not_kept() -> None:
 
 
 async def test_an_answer_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "MAX_ANSWER_BYTES", 1000)
+    monkeypatch.setattr(sender, "MAX_JOB_ANSWER_BYTES", 1000)
     async with stage(answering(body=b"x" * 1001)) as live:
         job = await live.ended(await live.submit())
         assert (job.state, len(live.seen)) == (JobState.FAILED, 1)
