@@ -345,6 +345,8 @@ class Writer(threading.Thread):
         with self._wanted:
             self._queue.extendleft(reversed(kept[lost:]))
             self._changed = not for_good
+        if lost:
+            self._o.on_lost(f"{lost} writes are given up: {error}")
 
     # -- when nothing waits ---------------------------------------------------------------------
 

@@ -181,6 +181,19 @@ async def test_a_damaged_file_is_not_touched_again(store: Store, faults: Faults)
         await store.write_durably(put(5))
 
 
+async def test_writes_that_are_given_up_are_told(tmp_path: Path, faults: Faults) -> None:
+    told: list[str] = []
+    options = StoreOptions(tmp_path / "journal.db", on_step=faults, on_lost=told.append)
+    store = Store(options)
+    store.open()
+    faults.at, faults.code = Step.COMMIT, sqlite3.SQLITE_CORRUPT
+    store.write(put(1))
+    store.write(put(2))
+    await store.close()
+    assert len(told) == 1
+    assert told[0].startswith("2 writes are given up: ")
+
+
 async def test_the_log_stays_bounded_and_free_pages_go_back(store: Store, faults: Faults) -> None:
     blob = b"x" * 100_000
 
