@@ -92,7 +92,9 @@ async def capacity_rps(model_url: str, seconds: float, model: RealModel = EMBEDD
                 await answer.read()
             served += 1
 
-    async with aiohttp.ClientSession(headers={"content-type": "application/json"}) as session:
+    headers = {"content-type": "application/json"}
+    connector = aiohttp.TCPConnector(force_close=True)  # llama.cpp ends one after some requests
+    async with aiohttp.ClientSession(headers=headers, connector=connector) as session:
         clients = [asyncio.create_task(client(session)) for _ in range(CLOSED_LOOP)]
         try:
             await asyncio.sleep(1.0)  # the first answers pay for the arena of the runtime
