@@ -29,14 +29,22 @@ from policy_server.adapters.answers import Dialect
 from policy_server.adapters.classify import key_hash, owner_name
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
+from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_jobs import CALLER_HEADER, HOP_BY_HOP, JOBS_PATH, TENANT_HEADER
 from policy_server.config_source import ConfigError
-from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
+from policy_server.journal.jobs import Answer, Job, JobEvent, JobState, size_of
 from policy_server.journal.port import JournalError
+from policy_server.memory import Memory
 
 MAX_LISTED = 1000
 DEFAULT_LISTED = 100
 POLL_AFTER_S = 2
+MAX_READING = 128 * 1024 * 1024
+"""Bytes of answers in memory, of all who fetch one."""
+READ_WAIT_S = 10.0
+REPLAY_S = 600.0
+"""Who takes longer for an answer is cut off."""
+PIECE = 256 * 1024
 PROBLEM = "application/problem+json"
 _NOT_OURS = HOP_BY_HOP | {"content-length"}
 _NO_BODY = frozenset({204, 304})
@@ -58,6 +66,7 @@ class JobsApi:
         self._d = deps
         self._streams: set[asyncio.Timeout] = set()
         self._closing = False
+        self._reading = Memory(MAX_READING)
 
     async def close(self, _app: web.Application) -> None:
         """End the event streams: their clients look elsewhere and go on after the last number."""
@@ -150,9 +159,18 @@ class JobsApi:
     async def response(self, request: web.Request) -> web.StreamResponse:
         """The answer, byte for byte."""
         job = await self._job(request)
-        answer = await self._d.jobs.answer(job.id)
-        if answer is not None:
-            return replayed(answer)
+        with self._reading.share() as share:
+            try:
+                async with asyncio.timeout(READ_WAIT_S):
+                    await share.grow(MAX_JOB_ANSWER_BYTES)
+            except TimeoutError:
+                response = _problem(503, "Many answers are being fetched; ask again.")
+                response.headers["retry-after"] = str(POLL_AFTER_S)
+                return response
+            answer = await self._d.jobs.answer(job.id)
+            if answer is not None:
+                share.shrink_to(size_of(answer))
+                return await _replay(request, answer)
         if not job.state.ended:
             response = _problem(409, f"The job is {job.state.value}: no answer yet.")
             response.headers["retry-after"] = str(POLL_AFTER_S)
@@ -225,15 +243,28 @@ def event_bytes(event: JobEvent) -> bytes:
     return text.encode()
 
 
-class Replayed(web.Response):
+class Replayed(web.StreamResponse):
     """An answer that is somebody else's: nothing is added to its headers."""
 
 
-def replayed(answer: Answer) -> Replayed:
-    """The stored answer, as if the model server gave it now."""
+async def _replay(request: web.Request, answer: Answer) -> Replayed:
+    """The stored answer, as if the model server gave it now. In pieces: what a slow reader has not
+    taken yet is in memory once."""
     headers = CIMultiDict(pair for pair in answer.headers if pair[0] not in _NOT_OURS)
-    body = None if answer.status in _NO_BODY else answer.body
-    return Replayed(status=answer.status, body=body, headers=headers)
+    response = Replayed(status=answer.status, headers=headers)
+    body = memoryview(b"" if answer.status in _NO_BODY else answer.body)
+    if answer.status not in _NO_BODY:
+        response.content_length = len(body)
+    try:
+        async with asyncio.timeout(REPLAY_S):
+            await response.prepare(request)
+            for start in range(0, 0 if request.method == "HEAD" else len(body), PIECE):
+                await response.write(body[start : start + PIECE])
+            await response.write_eof()
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+    return response
 
 
 def _json(document: Mapping[str, object], headers: Mapping[str, str] | None = None) -> web.Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from pathlib import Path
 
 from policy_server.adapters.job_intake import JobIntake
@@ -17,7 +16,14 @@ from policy_server.jobs.addresses import AllowList
 from policy_server.jobs.bounds import Bound
 from policy_server.jobs.service import Jobs
 from policy_server.jobs.settings import JobRules, Via, Webhooks
-from policy_server.jobs.vault import ACCEPT, KEY_BYTES, LOST_VARIABLE, Vault, VaultError, load_key
+from policy_server.jobs.vault import (
+    ACCEPT,
+    LOST_VARIABLE,
+    Vault,
+    VaultError,
+    key_that_is_there,
+    load_key,
+)
 from policy_server.jobs.webhooks import Hooks, WebhookSender
 from policy_server.journal.jobs import JobStore
 from policy_server.journal.jobs_memory import MemoryJobs
@@ -35,7 +41,7 @@ class JobParts:
     ) -> None:
         self._config = config
         self._sends = takes_jobs(config)
-        self.webhooks = WebhookSender(store, _hooks(config))
+        self.webhooks = WebhookSender(store, _hooks(config), vault)
         self.jobs = Jobs(
             driver,
             store,
@@ -92,12 +98,14 @@ def build_jobs(
 ) -> JobParts | None:
     """The parts, None when there are no jobs. Raises ConfigError when the key is of no use."""
     store = _beside(driver.journal)
+    folder = data_dir or Path("data")
     if not takes_jobs(config):  # what was accepted when there was a way is still there
-        nothing_to_open = Vault(secrets.token_bytes(KEY_BYTES))
-        kept = isinstance(store, SqliteJobs)
-        return JobParts(config, driver, store, nothing_to_open, wiring) if kept else None
+        if not isinstance(store, SqliteJobs):
+            return None
+        vault = Vault(key_that_is_there(folder, os.environ))
+        return JobParts(config, driver, store, vault, wiring)
     try:
-        key = load_key(data_dir or Path("data"), os.environ)
+        key = load_key(folder, os.environ)
     except VaultError as error:
         raise ConfigError(str(error)) from None
     except OSError as error:

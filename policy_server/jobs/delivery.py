@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import aiohttp
 
@@ -18,6 +18,7 @@ from policy_server.jobs.sender import Delivery, Parcel, Sender, TooLargeError
 from policy_server.jobs.token import runs_out_at
 from policy_server.jobs.vault import Vault, VaultError, join_target
 from policy_server.journal.jobs import Answer, Ending, Headers, Job, JobRequest, JobState
+from policy_server.memory import Share
 
 NO_ANSWER = Completion(status=503)
 
@@ -64,10 +65,10 @@ class Courier:
         headers = (*content.headers, *secret, *ours)
         return Parcel(job.method, target, content.authority, headers, content.body)
 
-    async def deliver(self, job: Job, parcel: Parcel) -> Outcome:
+    async def deliver(self, job: Job, parcel: Parcel, share: Share) -> Outcome:
         """Send it and wait for the whole answer."""
         try:
-            delivery = await self.sender.send(parcel)
+            delivery = await self.sender.send(parcel, share)
         except TooLargeError:
             detail = f"the answer is larger than {MAX_JOB_ANSWER_BYTES >> 20} MiB"
             ended = Ending(job.id, JobState.FAILED, time.time(), detail)
@@ -78,7 +79,7 @@ class Courier:
             detail = "it has a header or a path that can't be sent"
             return over(Ending(job.id, JobState.FAILED, time.time(), detail))
         self.problem = None
-        return _answered(delivery)
+        return answered(delivery)
 
     def _no_answer(self, error: Exception) -> Outcome:
         reached = not isinstance(
@@ -100,7 +101,7 @@ def mistake(error: Exception) -> Outcome:
     return Outcome(Attempt(None, {}, f"internal: {type(error).__name__}"), NO_ANSWER)
 
 
-def _answered(delivery: Delivery) -> Outcome:
+def answered(delivery: Delivery) -> Outcome:
     """A whole answer: a model server's, or Envoy's word that there is none."""
     answer = delivery.answer
     headers = dict(answer.headers)
@@ -108,11 +109,13 @@ def _answered(delivery: Delivery) -> Outcome:
         what = "the model server broke off" if delivery.reached else "no model server was reached"
         detail = f"{what}: Envoy answered {answer.status} ({delivery.flags})"
         return Outcome(Attempt(None, headers, detail, delivery.reached), NO_ANSWER)
-    completion = Completion(
-        answer.status,
-        first_byte_s=delivery.first_byte_s,
-        last_byte_s=delivery.last_byte_s,
-        timed_here=True,
-    )
+    completion = Completion(answer.status)
+    if not delivery.held_back:
+        completion = replace(
+            completion,
+            first_byte_s=delivery.first_byte_s,
+            last_byte_s=delivery.last_byte_s,
+            timed_here=True,
+        )
     detail = f"the model server answered {answer.status}"
     return Outcome(Attempt(answer.status, headers, detail), completion, answer)

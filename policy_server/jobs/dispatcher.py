@@ -30,11 +30,14 @@ from policy_server.jobs.leaps import LifeClock
 from policy_server.jobs.passport import job_of, uid_of
 from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, JobStore, Note
 from policy_server.journal.port import JournalError, JournalUnavailableError
+from policy_server.memory import Memory, Share
 
 BEAT_S = 5.0
 RETRY_STORE_S = 1.0
 LONGEST_RETRY_S = 60.0
 ODD_TRIES = 3
+MAX_ON_THE_WAY = 256 * 1024 * 1024
+"""Bytes of bodies and answers in memory, of all jobs that are on their way."""
 LAST_WRITE_S = 2.0
 """At a stop: for ends that are on their way to the disk."""
 CLIENT_GONE = Completion(status=0, client_gone=True)
@@ -76,6 +79,7 @@ class Dispatcher:
         self._pauses: dict[str, asyncio.TimerHandle] = {}
         self._put_off: dict[str, int] = {}  # how often in a row it could not be read
         self._disk = Disk(tools.driver, tools.store)
+        self._memory = Memory(MAX_ON_THE_WAY)
         self._stopping = asyncio.Event()
         tools.driver.listen(self._on_event, Admitted)
 
@@ -181,12 +185,16 @@ class Dispatcher:
     async def _carry(self, run: _Run) -> None:
         """One attempt, from the lease to what follows it."""
         run.begun = True
+        with self._memory.share() as share:
+            await self._carry_within(run, share)
+
+    async def _carry_within(self, run: _Run, share: Share) -> None:
         job, outcome, put_off_s = None, None, None
         try:
-            job, content = await self._load(run.job_id)
+            job, content = await self._load(run.job_id, share)
             self._put_off.pop(run.job_id, None)
             if job is not None:
-                outcome = await self._attempt(job, content, run.request.uid)
+                outcome = await self._attempt(job, content, run.request.uid, share)
         except asyncio.CancelledError:
             if not run.cancelled:
                 raise
@@ -204,11 +212,12 @@ class Dispatcher:
         elif job is not None and outcome is not None:
             await self._go_on(job, outcome, run.request)
 
-    async def _load(self, job_id: str) -> tuple[Job | None, JobRequest | None]:
+    async def _load(self, job_id: str, share: Share) -> tuple[Job | None, JobRequest | None]:
         """What is to be sent; no job when it is gone."""
         if not self._disk.allows():
             raise JournalUnavailableError("no job goes for now")
         job = await self._t.store.get(job_id)
+        await share.grow(job.body_bytes if job is not None else 0)
         return job, await self._t.store.request(job_id)
 
     def _unread(self, job_id: str, error: Exception) -> float:
@@ -222,7 +231,9 @@ class Dispatcher:
             self._disk.unread(job_id, str(error))
         return min(LONGEST_RETRY_S, RETRY_STORE_S * 2.0 ** min(times, 10))
 
-    async def _attempt(self, job: Job, content: JobRequest | None, uid: str) -> Outcome:
+    async def _attempt(
+        self, job: Job, content: JobRequest | None, uid: str, share: Share
+    ) -> Outcome:
         try:
             if job.state.ended:  # perhaps unsaid
                 return over(Ending(job.id, job.state, job.changed_at))
@@ -233,7 +244,7 @@ class Dispatcher:
             if isinstance(parcel, Outcome):
                 return parcel
             self._note(replace(job, attempt=job.attempt + 1), JobState.DISPATCHED)
-            return await self._t.courier.deliver(job, parcel)
+            return await self._t.courier.deliver(job, parcel, share)
         except Exception as error:  # a mistake of ours must not strand the job
             _report(error, job.id)
             return mistake(error)

@@ -18,6 +18,7 @@ from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_envoy import SILENT_ANSWER_S
 from policy_server.config_jobs import HOP_BY_HOP, LOCAL_HEADER
 from policy_server.journal.jobs import Answer, Headers
+from policy_server.memory import Share
 
 CONNECT_S = 5.0
 SILENT_S = SILENT_ANSWER_S + 60.0
@@ -47,12 +48,14 @@ class Parcel:
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """An answer and its times, seconds from the sending. `flags`: why Envoy gave it by itself;
-    None = a model server did."""
+    None = a model server did. `held_back`: it had to wait for memory here, so its times are not
+    the model server's."""
 
     answer: Answer
     flags: str | None
     first_byte_s: float
     last_byte_s: float
+    held_back: bool = False
 
     @property
     def reached(self) -> bool:
@@ -67,8 +70,8 @@ class Sender:
         self._via = via.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
-    async def send(self, parcel: Parcel) -> Delivery:
-        """Send and read to the end.
+    async def send(self, parcel: Parcel, share: Share) -> Delivery:
+        """Send and read to the end, as far as there is memory for it.
 
         Raises aiohttp.ClientError or OSError when no whole answer came, `TooLargeError` when it
         was too large to keep.
@@ -84,15 +87,16 @@ class Sender:
             allow_redirects=False,
         ) as response:
             first = time.monotonic() - began
-            body = bytearray()
+            body, held_back = bytearray(), False
             async for chunk in response.content.iter_chunked(CHUNK):
-                body += chunk
-                if len(body) > MAX_JOB_ANSWER_BYTES:
+                if len(body) + len(chunk) > MAX_JOB_ANSWER_BYTES:
                     raise TooLargeError
+                held_back |= await share.grow(len(chunk))
+                body += chunk
             kept = _kept(response.raw_headers)
             answer = Answer(response.status, kept, bytes(body))
             flags = response.headers.get(LOCAL_HEADER)
-            return Delivery(answer, flags, first, time.monotonic() - began)
+            return Delivery(answer, flags, first, time.monotonic() - began, held_back)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

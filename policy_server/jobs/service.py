@@ -150,8 +150,9 @@ class Jobs:
         request = submission.request
         path, target = split_target(submission.path)
         plain, secret = split_secrets(submission.headers, self.rules.tenant_header)
+        job_id = secrets.token_hex(ID_BYTES)
         job = Job(
-            id=secrets.token_hex(ID_BYTES),
+            id=job_id,
             tenant=request.tenant,
             pool=request.pool,
             priority=request.priority,
@@ -166,10 +167,10 @@ class Jobs:
             model=request.model,
             streamed=request.streamed,
             body_bytes=len(submission.body),
-            webhook=submission.webhook,
+            webhook=self._vault.seal_url(job_id, submission.webhook),
             owner=submission.owner,
         )
-        sealed = self._vault.seal(job.id, (*target, *secret))
+        sealed = self._vault.seal(job_id, (*target, *secret))
         content = JobRequest(submission.authority, plain, sealed, submission.body)
         return NewJob(job, content, request.uid, submission.key, _digest(submission))
 

@@ -1,9 +1,10 @@
-"""Secrets of jobs at rest, encrypted with AES-GCM: the query of the request target, and the headers
-whose names say that they prove who the client is.
+"""Secrets of jobs at rest, encrypted with AES-GCM: the query of the request target, the headers
+whose names say that they prove who the client is, and where its webhook is.
 
-Kept apart from the rest, opened in the moment of the dispatch, dropped when the job ends,
-never logged. The key comes from `POLICY_JOBS_KEY` (base64 of 32 bytes), else from `jobs.key` in
-the data directory, which is made at the first start and readable by its owner only.
+Kept apart from the rest, opened in the moment of the dispatch or the call, dropped when the job
+ends or the webhook has been told, never logged. The key comes from `POLICY_JOBS_KEY` (base64 of 32
+bytes), else from `jobs.key` in the data directory, which is made at the first start and readable by
+its owner only.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import secrets
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -29,6 +31,9 @@ _SECRET_NAME = re.compile(
 """A header with this in its name is sealed: one list of names never has all that gateways use."""
 _TARGET = ":path"
 """Among what is sealed the request target, when it has a query: that may hold a key, too."""
+_WEBHOOK = ":webhook"
+"""The name under which a webhook's URL is sealed: no header can have it."""
+_SEALED = "sealed+"
 KEY_VARIABLE = "POLICY_JOBS_KEY"
 KEY_FILE = "jobs.key"
 LOST_VARIABLE, ACCEPT = "POLICY_JOBS_KEY_LOST", "accept"
@@ -73,6 +78,23 @@ class Vault:
             ) from None
         return tuple((name, value) for name, value in json.loads(plain))
 
+    def seal_url(self, job_id: str, url: str) -> str:
+        """A webhook's URL as it is kept: scheme, host and port can be read, so that calls to one
+        receiver are told from those to others; path and query, often a secret, can't. "" for ""."""
+        if not url:
+            return ""
+        parts = urlsplit(url)
+        sealed = base64.urlsafe_b64encode(self.seal(job_id, ((_WEBHOOK, url),))).decode()
+        return f"{_SEALED}{parts.scheme}://{parts.netloc}/{sealed}"
+
+    def open_url(self, job_id: str, kept: str) -> str:
+        """The URL as it came; one that was kept as it came before there was `seal_url` is given
+        back. Raises `VaultError` when the key is another one."""
+        if not kept.startswith(_SEALED):
+            return kept
+        sealed = base64.urlsafe_b64decode(kept.rpartition("/")[2])
+        return dict(self.open(job_id, sealed))[_WEBHOOK]
+
 
 def another_key(jobs: int) -> str:
     """What is said when jobs wait whose secrets another key has sealed, and the way out."""
@@ -100,6 +122,17 @@ def join_target(path: str, opened: Headers) -> tuple[str, Headers]:
     """The request target as it came, and the headers among what was sealed."""
     target = next((value for name, value in opened if name == _TARGET), path)
     return target, tuple(header for header in opened if header[0] != _TARGET)
+
+
+def key_that_is_there(folder: Path, env: Mapping[str, str]) -> bytes:
+    """The key for a server that seals nothing any more: none is made, and one that is of no use
+    doesn't keep it from starting. Then it is one that opens nothing."""
+    try:
+        if env.get(KEY_VARIABLE) or (folder / KEY_FILE).exists():
+            return load_key(folder, env)
+    except (VaultError, OSError):
+        pass
+    return secrets.token_bytes(KEY_BYTES)
 
 
 def load_key(folder: Path, env: Mapping[str, str]) -> bytes:

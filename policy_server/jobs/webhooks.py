@@ -21,9 +21,11 @@ from functools import partial
 
 import aiohttp
 from standardwebhooks.webhooks import Webhook
+from yarl import URL
 
 from policy_server.config_jobs import JOBS_PATH
 from policy_server.jobs.addresses import AllowList, PinnedResolver
+from policy_server.jobs.vault import Vault, VaultError
 from policy_server.jobs.webhook_lines import Lines, line_of
 from policy_server.journal.jobs import DueWebhook, Job, JobStore, WebhookOutcome
 from policy_server.journal.port import JournalError
@@ -57,11 +59,12 @@ class WebhookSender:
     """Tells what is due, so many at once that no receiver waits for another. `said` hears of each
     try."""
 
-    def __init__(self, store: JobStore, hooks: Hooks) -> None:
+    def __init__(self, store: JobStore, hooks: Hooks, vault: Vault) -> None:
         self.hooks = hooks
         """May be replaced by those of another configuration."""
         self.said: Callable[[WebhookOutcome], None] = lambda _: None
         self._store = store
+        self._vault = vault
         self._session: aiohttp.ClientSession | None = None
         self._bell = asyncio.Event()
         self._lines = Lines()
@@ -154,14 +157,18 @@ class WebhookSender:
     async def _post(self, job: Job) -> tuple[WebhookOutcome, bool]:
         """One try, and whether anybody answered."""
         secret = self.hooks.secret_of(job.owner)
-        if secret is None or not self.hooks.allow.takes_url(job.webhook):
+        try:
+            url = self._vault.open_url(job.id, job.webhook)
+        except VaultError:  # the key may come back
+            return WebhookOutcome.FAILED, True
+        if secret is None or not self.hooks.allow.takes_url(url):
             return WebhookOutcome.DROPPED, True
         body = json.dumps(document(job))
         now = datetime.now(UTC)
         try:
             signature = Webhook(secret).sign(job.id, now, body)
             async with self._open().post(
-                job.webhook,
+                _as_it_came(url),
                 data=body.encode(),
                 allow_redirects=False,
                 headers={
@@ -192,6 +199,11 @@ class WebhookSender:
                 trust_env=False,
             )
         return self._session
+
+
+def _as_it_came(url: str) -> URL:
+    """A signed URL must not be written another way; one that can't be sent so is quoted."""
+    return URL(url, encoded=url.isascii() and url.isprintable() and " " not in url)
 
 
 def document(job: Job) -> dict[str, object]:

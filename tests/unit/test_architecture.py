@@ -23,7 +23,7 @@ PACKAGE = ROOT / "policy_server"
 
 LAYERS = (
     {"core"},
-    {"process_lock", "private_file", "lasting"},
+    {"process_lock", "private_file", "lasting", "memory"},
     {"journal"},
     {"driver", "commands", "processes"},
     {

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from aiohttp import ClientPayloadError
 from aiohttp.test_utils import TestClient, TestServer
 
+from policy_server.adapters import jobs_api
 from policy_server.adapters.admin_token import AdminToken
 from policy_server.adapters.http_api import HttpDeps, build_http_app
 from policy_server.adapters.jobs_api import JobsApi, JobsApiDeps
@@ -24,6 +26,8 @@ from policy_server.config_jobs import caller_mark
 from policy_server.core.request import Priority
 from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
 from policy_server.journal.port import JournalUnavailableError
+from policy_server.memory import Memory
+from tests.support.jobs_stage import until
 
 TOKEN = "a-very-secret-token"
 
@@ -67,6 +71,7 @@ class Api:
     jobs: FakeJobs
     http: TestClient[Any, Any]
     mark: str
+    api: JobsApi
 
     async def get(self, path: str, tenant: str | None = None, **headers: str) -> Any:
         named = {k.replace("_", "-"): v for k, v in headers.items()}
@@ -92,7 +97,7 @@ async def running(
     )
     client = TestClient(TestServer(build_http_app(deps)))
     await client.start_server()
-    return Api(jobs, client, mark)
+    return Api(jobs, client, mark, api)
 
 
 @pytest.fixture
@@ -178,6 +183,46 @@ async def test_the_answer_is_replayed_as_it_came(api: Api) -> None:
     assert answer.headers["content-length"] == "2"
     api.jobs.answers["one"] = Answer(204, (), b"")
     assert (await api.get("/policy/jobs/one/response", "acme")).status == 204
+
+
+async def test_readers_who_take_nothing_fill_no_memory(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 8 * 1024 * 1024
+    monkeypatch.setattr(jobs_api, "MAX_JOB_ANSWER_BYTES", size)
+    monkeypatch.setattr(jobs_api, "READ_WAIT_S", 0.05)
+    reading = api.api._reading = Memory(2 * size)
+    api.jobs.answers["one"] = Answer(200, (), bytes(size))
+    api.jobs.answers["two"] = Answer(200, (), b"small")
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(3):  # two fit, one may go over
+            await stack.enter_async_context(api.http.get("/policy/jobs/one/response"))
+        assert reading.used == 3 * size
+        late = await api.get("/policy/jobs/two/response")
+        assert (late.status, late.headers["retry-after"]) == (503, "2")
+    await until(lambda: not reading.used)  # their connections are closed
+    assert await (await api.get("/policy/jobs/two/response")).read() == b"small"
+    assert await (await api.get("/policy/jobs/one/response")).read() == bytes(size)
+    assert reading.used == 0
+
+
+async def test_who_takes_too_long_for_an_answer_is_cut_off(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "REPLAY_S", 0.05)
+    api.jobs.answers["one"] = Answer(200, (), bytes(32 * 1024 * 1024))
+    answer = await api.get("/policy/jobs/one/response")
+    await until(lambda: not api.api._reading.used)
+    with pytest.raises(ClientPayloadError):
+        await answer.read()
+
+
+async def test_the_head_of_an_answer_is_without_its_body(api: Api) -> None:
+    api.jobs.answers["one"] = Answer(200, (("etag", "1"),), b"body")
+    answer = await api.http.head("/policy/jobs/one/response")
+    assert (answer.status, answer.headers["etag"]) == (200, "1")
+    assert answer.headers["content-length"] == "4"
+    assert await answer.read() == b""
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from policy_server.jobs import attempts, sender
+from policy_server.jobs import attempts, dispatcher, sender
+from policy_server.jobs.delivery import answered
 from policy_server.jobs.sender import Delivery, Parcel, Sender
 from policy_server.journal.jobs import JobState
-from tests.support.jobs_stage import Handler, model_server, running, stage
+from policy_server.memory import Memory, Share
+from tests.support.jobs_stage import Handler, model_server, running, stage, until
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -21,7 +23,8 @@ async def sent(handler: Handler) -> Delivery:
     async with model_server(handler) as (url, _):
         one = Sender(url)
         try:
-            return await one.send(Parcel("POST", "/x", "models.example", (), b"body"))
+            with Memory(2**26).share() as share:
+                return await one.send(Parcel("POST", "/x", "models.example", (), b"body"), share)
         finally:
             await one.close()
 
@@ -63,6 +66,49 @@ async def test_an_answer_is_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) 
         assert "larger" in job.detail
     got = await sent(answering(body=b"x" * 1000))
     assert len(got.answer.body) == 1000
+
+
+async def test_many_large_answers_come_in_one_after_the_other_when_memory_is_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    size, at_once, most = 2 * 1024 * 1024, 8, 0
+    bound = 3 * size
+    monkeypatch.setattr(dispatcher, "MAX_ON_THE_WAY", bound)
+    async with stage(answering(body=bytes(size)), seats=float(at_once)) as live:
+        memory = live.jobs._dispatcher._memory
+        grow = memory._grow
+
+        async def measured(share: Share, more: int) -> bool:
+            nonlocal most
+            waited = await grow(share, more)
+            most = max(most, memory.used)
+            return waited
+
+        monkeypatch.setattr(memory, "_grow", measured)
+        jobs = [await live.submit() for _ in range(40)]
+        for job in jobs:
+            assert (await live.ended(job)).state is JobState.DONE
+            answer = await live.store.answer(job.id)
+            assert len(answer.body) == size
+        assert bound - size < most <= bound + size + 40 * len(b"body")
+        await until(lambda: memory.used == 0)
+
+
+async def test_the_time_of_an_answer_that_waited_for_memory_tells_nothing() -> None:
+    async with model_server(answering(body=bytes(100_000))) as (url, _):
+        one, memory = Sender(url), Memory(1000)
+        with memory.share() as share:
+            with memory.share() as other:
+                await other.grow(2000)  # over, until it leaves
+                sending = asyncio.create_task(
+                    one.send(Parcel("POST", "/x", "models.example", (), b""), share)
+                )
+                await until(lambda: memory._waiting)
+            delivery = await sending
+        await one.close()
+    assert delivery.held_back
+    completion = answered(delivery).completion
+    assert (completion.status, completion.last_byte_s, completion.timed_here) == (200, None, False)
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,12 @@ async def test_no_key_is_on_the_disk_in_the_open_while_it_waits_or_after(tmp_pat
     async with model_server(ok) as (url, seen):
         async with running(url, store, tenant_header="x-org") as live:
             live.driver.admission.hold_jobs()
-            job = await live.submit("/v1/a?key=QUERY-SECRET&x=1", headers=headers)
+            live.jobs._webhooks = Webhooks(lambda *_: True)
+            job = await live.submit(
+                "/v1/a?key=QUERY-SECRET&x=1",
+                headers=headers,
+                webhook="https://hooks.example.com/HOOK-SECRET",
+            )
             assert job.path == "/v1/a"
             await file.flush()
             waiting = on_disk(tmp_path)
@@ -503,7 +508,7 @@ async def test_a_mistake_of_ours_strands_no_job(monkeypatch: pytest.MonkeyPatch)
         sender = live.jobs._dispatcher._t.courier.sender
         send = sender.send
 
-        async def once_broken(parcel: Any) -> Any:
+        async def once_broken(parcel: Any, share: Any) -> Any:
             monkeypatch.setattr(sender, "send", send)
             raise KeyError("a bug")
 

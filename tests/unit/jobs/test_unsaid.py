@@ -87,8 +87,8 @@ async def test_an_end_that_was_denied_is_an_end(tmp_path: Path) -> None:
         await live.store._store.flush()
         send = live.jobs._dispatcher._t.courier.sender.send
 
-        async def sent(parcel: Any) -> Any:
-            delivery = await send(parcel)
+        async def sent(parcel: Any, share: Any) -> Any:
+            delivery = await send(parcel, share)
             await live.store._store.flush()
             denies.once = True
             return delivery

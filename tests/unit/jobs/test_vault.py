@@ -12,6 +12,7 @@ from policy_server.jobs.vault import (
     KEY_VARIABLE,
     Vault,
     VaultError,
+    key_that_is_there,
     load_key,
     split_secrets,
 )
@@ -30,6 +31,33 @@ def test_what_is_sealed_is_opened_for_the_same_job_only() -> None:
             other.open(job, sealed)
     with pytest.raises(VaultError):
         vault.open("one", sealed[:5])
+
+
+def test_of_a_webhook_only_the_receiver_can_be_read() -> None:
+    vault, url = Vault(bytes(32)), "https://Hooks.example.com:8443/T0/B0?token=secret"
+    kept = vault.seal_url("one", url)
+    assert kept.startswith("sealed+https://Hooks.example.com:8443/")
+    assert "T0" not in kept
+    assert "secret" not in kept
+    assert vault.open_url("one", kept) == url
+    for job, other in (("two", vault), ("one", Vault(bytes(31) + b"x"))):
+        with pytest.raises(VaultError, match="can't be read"):
+            other.open_url(job, kept)
+
+
+def test_no_webhook_stays_none_and_an_old_one_is_as_it_came() -> None:
+    vault = Vault(bytes(32))
+    assert vault.seal_url("one", "") == ""
+    assert vault.open_url("one", "") == ""
+    assert vault.open_url("one", "https://hooks.example.com/x") == "https://hooks.example.com/x"
+
+
+def test_a_server_that_seals_nothing_takes_the_key_that_is_there(tmp_path: Path) -> None:
+    assert len(key_that_is_there(tmp_path, {})) == 32
+    assert list(tmp_path.iterdir()) == []
+    key = load_key(tmp_path, {})
+    assert key_that_is_there(tmp_path, {}) == key
+    assert len(key_that_is_there(tmp_path, {KEY_VARIABLE: "nonsense"})) == 32
 
 
 def test_nothing_to_hide_costs_nothing() -> None:

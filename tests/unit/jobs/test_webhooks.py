@@ -16,6 +16,7 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from policy_server.core.request import Priority
 from policy_server.jobs import webhooks
 from policy_server.jobs.addresses import AllowList
+from policy_server.jobs.vault import Vault
 from policy_server.jobs.webhook_lines import FIRST_REST_S, PER_LINE, PER_OWNER, Lines
 from policy_server.jobs.webhooks import Hooks, WebhookSender
 from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, NewJob, WebhookOutcome
@@ -23,6 +24,7 @@ from policy_server.journal.jobs_memory import MemoryJobs
 
 SENT, FAILED, DROPPED = WebhookOutcome
 SECRET = "whsec_" + base64.b64encode(b"a secret of acme").decode()
+VAULT = Vault(bytes(32))
 HOOKS = Hooks(AllowList.parse(["127.0.0.1/32"]), {"acme": SECRET})
 
 
@@ -32,9 +34,11 @@ class Receiver:
 
     statuses: list[int] = field(default_factory=list)
     calls: list[tuple[dict[str, str], str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     url: str = ""
 
     async def handle(self, request: web.Request) -> web.Response:
+        self.paths.append(request.raw_path)
         self.calls.append((dict(request.headers), await request.text()))
         status = self.statuses.pop(0) if self.statuses else 204
         return web.Response(status=status, headers={"location": "/elsewhere"})
@@ -70,7 +74,9 @@ async def ended_job(store: MemoryJobs, url: str, tenant: str = "acme") -> Job:
 
 
 @contextlib.asynccontextmanager
-async def sending(store: MemoryJobs, hooks: Hooks = HOOKS) -> AsyncIterator[list[WebhookOutcome]]:
+async def sending(
+    store: MemoryJobs, hooks: Hooks = HOOKS, vault: Vault = VAULT
+) -> AsyncIterator[list[WebhookOutcome]]:
     """The sender at work; what became of each try."""
     outcomes: list[WebhookOutcome] = []
     heard = asyncio.Event()
@@ -79,7 +85,7 @@ async def sending(store: MemoryJobs, hooks: Hooks = HOOKS) -> AsyncIterator[list
         outcomes.append(outcome)
         heard.set()
 
-    sender = WebhookSender(store, hooks)
+    sender = WebhookSender(store, hooks, vault)
     sender.said = said
     task = asyncio.create_task(sender.run())
     async with asyncio.timeout(20):
@@ -105,6 +111,26 @@ async def test_the_end_is_told_once_and_signed(receiver: Receiver) -> None:
     assert lowered["webhook-id"] == job.id
     with pytest.raises(WebhookVerificationError):
         Webhook("whsec_b3RoZXI=").verify(body, headers)
+
+
+async def test_what_is_sealed_is_called_as_it_came_and_by_who_has_the_key(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "PAUSES_S", (0.0,))
+    store, url = MemoryJobs(), receiver.url + "/T0/B0?token=s%2Fecret"
+    job_id = f"{0:032x}"  # the id that `ended_job` gives
+    kept = VAULT.seal_url(job_id, url)
+    assert "ecret" not in kept
+    job = await ended_job(store, kept)
+    assert job.id == job_id
+    async with sending(store, vault=Vault(b"x" * 32)) as outcomes:
+        assert outcomes == [FAILED, DROPPED]
+    assert receiver.calls == []
+    store = MemoryJobs()
+    await ended_job(store, kept)
+    async with sending(store) as outcomes:
+        assert outcomes == [SENT]
+    assert receiver.paths == ["/hook/T0/B0?token=s%2Fecret"]
 
 
 async def test_a_failure_is_tried_again_over_a_restart(
@@ -182,7 +208,7 @@ async def test_a_receiver_that_hangs_keeps_no_other_waiting(receiver: Receiver) 
         for _ in range(100):
             await ended_job(store, dead)
         await ended_job(store, receiver.url)
-        sender = WebhookSender(store, HOOKS)
+        sender = WebhookSender(store, HOOKS, VAULT)
         said = asyncio.Event()
         sender.said = lambda _: said.set()
         task = asyncio.create_task(sender.run())
