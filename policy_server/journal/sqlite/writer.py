@@ -181,9 +181,11 @@ class Writer(threading.Thread):
             if not self._queue and not self._changed and not self._closing:
                 self._wanted.wait(self._patience())
             if not self._prompt and not self._closing and self._changed:
-                self._wanted.wait_for(lambda: self._prompt or self._closing, self._lazy_s)
+                pause = self._before_sync(self._lazy_s)
+                self._wanted.wait_for(lambda: self._prompt or self._closing, pause)
             if not self._urgent and not self._closing:
-                self._wanted.wait_for(lambda: self._urgent or self._closing, self._linger())
+                pause = self._before_sync(self._linger())
+                self._wanted.wait_for(lambda: self._urgent or self._closing, pause)
             if self._closing and not self._queue and not self._changed:
                 return None
             batch = list(self._queue)
@@ -197,9 +199,15 @@ class Writer(threading.Thread):
 
     def _patience(self) -> float | None:
         if self._unsynced_since is not None:
-            due = self._unsynced_since + self._o.fsync_interval_s
-            return max(0.0, due - time.monotonic())
+            return self._before_sync(self._o.fsync_interval_s)
         return IDLE_S if self._house.wanted else None
+
+    def _before_sync(self, pause_s: float) -> float:
+        """`pause_s`, but no longer than until what was acknowledged has to be synced."""
+        if self._unsynced_since is None:
+            return pause_s
+        due = self._unsynced_since + self._o.fsync_interval_s
+        return min(pause_s, max(0.0, due - time.monotonic()))
 
     def _linger(self) -> float:
         if not self._queue and not self._changed:

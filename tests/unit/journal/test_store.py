@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from policy_server.journal.port import (
+    Held,
     JournalClosedError,
     JournalError,
     JournalInUseError,
@@ -21,7 +22,7 @@ from policy_server.journal.port import (
     JournalUnavailableError,
     RequestContext,
 )
-from policy_server.journal.sqlite import housekeeping, inspect
+from policy_server.journal.sqlite import housekeeping, inspect, writer
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
@@ -207,6 +208,24 @@ async def test_the_log_stays_bounded_and_free_pages_go_back(store: Store, faults
         while (store.stats().size_bytes or 0) > 3_000_000:
             await asyncio.sleep(0.02)
     assert {Step.CHECKPOINT, Step.VACUUM} <= set(faults.seen)
+
+
+@pytest.mark.parametrize("trouble", [False, True])
+async def test_what_was_acknowledged_is_synced_in_time_whatever_else_can_wait(
+    tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch, trouble: bool
+) -> None:
+    for pause in ("LAZY_S", "MAX_LAZY_S", "LINGER_S", "RETRY_S"):
+        monkeypatch.setattr(writer, pause, 600.0)
+    options = StoreOptions(tmp_path / "journal.db", "interval", 0.3, on_step=faults)
+    journal = SqliteJournal(Store(options))
+    journal.open()
+    await journal.store.write_durably(lambda _: None)
+    faults.at = Step.BEGIN if trouble else None
+    journal.lease_granted(Held(request("a"), 1.0))
+    async with asyncio.timeout(20):
+        while Step.SYNC not in faults.seen:
+            await asyncio.sleep(0.01)
+    await journal.close()
 
 
 async def test_where_no_thread_is_to_be_had_the_writer_goes_on(
