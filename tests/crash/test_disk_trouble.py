@@ -27,6 +27,7 @@ from policy_server.journal.sqlite import inspect
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
+from policy_server.journal.sqlite.tail import ring_of
 from tests.support.small_disk import SmallDisk, small_disk
 
 
@@ -60,6 +61,9 @@ def uids(journal: SqliteJournal) -> list[str]:
 async def uids_of_a_copy(path: Path, folder: Path) -> list[str]:
     """Who waits there, for a server that can write."""
     shutil.copytree(path.parent, folder, ignore=lambda *_: ["filler"])
+    if ring_of(path).exists():
+        shutil.copyfile(ring_of(path), ring_of(folder / path.name))
+        ring_of(folder / path.name).chmod(0o600)
     journal = opened(folder / path.name)
     found = uids(journal)
     await journal.close()

@@ -12,6 +12,7 @@ from policy_server.journal.port import (
     MAX_TURNS,
     Held,
     JournalClosedError,
+    JournalError,
     JournalStats,
     Learned,
     Place,
@@ -40,7 +41,7 @@ class SqliteJournal:
         self._leases: Mirror[Held] = Mirror("leases", lease_to_json, lease_from_json)
         self._turns: Mirror[Turn] = Mirror("turns", turn_to_json, turn_from_json)
         self._learned = _LearnedTable()
-        self._tail = Tail(store.path.with_name(store.path.name + "-tail"))
+        self._tail = Tail(store.path)
         self._boot = this_boot()
         self._closed = False
         for table in (self._places, self._leases, self._turns, self._learned):
@@ -153,8 +154,13 @@ class SqliteJournal:
 
     async def close(self) -> None:
         """See `Journal`."""
-        self._closed = True
-        self._tail.close()
+        if self._closed:
+            return
+        self._closed, committed = True, False
+        with contextlib.suppress(JournalError):
+            await self.store.flush()
+            committed = True
+        self._tail.close(committed=committed)  # before another process may own the journal
         await self.store.close()
 
     def _check_open(self) -> None:

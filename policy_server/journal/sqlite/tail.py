@@ -5,60 +5,85 @@ awaited after a crash although it has gone, and its tenant's turn would count fo
 release is first stored in a small mapped file: the kernel keeps it, whatever becomes of us, and
 nobody waits for a disk. A ring of fixed slots; a slot counts when its checksum is right.
 
-    slot = sequence (8) · length (2) · checksum (4) · JSON
+    slot = sequence (8) · length (2) · checksum (4) · JSON        the first one: the journal's path
 
 After a crash those whose places are still in the journal had not been committed: they are released
 again. The others were.
+
+It lies in `MEMORY`, away from the journal: a store into a mapped page of a disk that hangs, or that
+is frozen for a snapshot, stops the whole process, all of its threads, until the disk is back. Where
+there is no such place it lies beside the journal all the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import hashlib
 import mmap
 import os
 import struct
 import zlib
 from pathlib import Path
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - checked: ours, and nobody else can open it
+PREFIX = "policy-server-"
 SLOTS = 1024  # many times what is let go between two commits
-SLOT_BYTES = 512
+SLOT_BYTES = 2048  # names of 128 characters fit, whatever their script
 _HEAD = struct.Struct("<QHI")
+_RING_BYTES = (1 + SLOTS) * SLOT_BYTES
+
+
+def ring_of(journal: Path) -> Path:
+    """The ring of this journal in `MEMORY`. Raises OSError without the journal's folder."""
+    folder = journal.parent.stat()  # its path may be that of another one in another container
+    name = f"{folder.st_dev} {folder.st_ino} {journal.name}"
+    return MEMORY / (PREFIX + hashlib.sha256(name.encode()).hexdigest()[:32])
 
 
 class Tail:
     """One process's ring. `open` may fail: then releases are as safe as the next commit."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal.absolute()
+        self._beside = journal.with_name(journal.name + "-tail")
+        self._path: Path | None = None
         self._map: mmap.mmap | None = None
         self._sequence = 0
 
     def open(self) -> list[str]:
-        """The records that are there, oldest first."""
+        """The records that are there, oldest first. The caller owns the journal."""
+        old = _found(_last_words(self._beside))
         with contextlib.suppress(OSError, ValueError):
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(file, 0, SLOTS * SLOT_BYTES)  # no store meets a full disk
-                self._map = mmap.mmap(file, SLOTS * SLOT_BYTES)
-            finally:
-                os.close(file)
-        found = _found(self._map if self._map is not None else self._last_words())
-        self._sequence = found[-1][0] + 1 if found else 0
-        return [text for _, text in found]
+            self._path = ring_of(self._journal)
+            self._map = _mapped(self._path, ours=True)
+            _sweep(self._path)
+        if self._map is not None:
+            found = _found(self._map)
+            self._continue(found)
+            for text in _texts(old):
+                self.add(text)
+            with contextlib.suppress(OSError):
+                self._beside.unlink(missing_ok=True)
+            return _texts(old) + _texts(found)
+        with contextlib.suppress(OSError, ValueError):
+            self._path = self._beside
+            self._map = _mapped(self._path, ours=False)
+            self._continue(old)
+        return _texts(old)
 
-    def _last_words(self) -> bytes:
-        """The file as it is, where it can't be written."""
-        with contextlib.suppress(OSError):
-            raw = self._path.read_bytes()
-            return raw if len(raw) == SLOTS * SLOT_BYTES else b""
-        return b""
+    def _continue(self, found: list[tuple[int, str]]) -> None:
+        self._sequence = found[-1][0] + 1 if found else 0
+        name = os.fsencode(self._journal)
+        if self._map is not None and len(name) <= SLOT_BYTES:
+            self._map[:SLOT_BYTES] = name.ljust(SLOT_BYTES, b"\0")
 
     def add(self, text: str) -> None:
         """Store one record; what is too long for a slot is left out."""
         payload = text.encode()
         if self._map is None or len(payload) > SLOT_BYTES - _HEAD.size:
             return
-        start = self._sequence % SLOTS * SLOT_BYTES
+        start = (1 + self._sequence % SLOTS) * SLOT_BYTES
         body = start + _HEAD.size
         _HEAD.pack_into(self._map, start, 0, 0, 0)  # torn until its head is back
         self._map[body : body + len(payload)] = payload
@@ -66,16 +91,66 @@ class Tail:
         _HEAD.pack_into(self._map, start, self._sequence, len(payload), check)
         self._sequence += 1
 
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+    def close(self, *, committed: bool = False) -> None:
+        """Let go of the file; `committed`: the journal has all of it, nobody needs it any more."""
+        if self._map is None:
+            return
+        self._map.close()
+        self._map = None
+        if committed and self._path is not None:
+            with contextlib.suppress(OSError):
+                self._path.unlink(missing_ok=True)
+
+
+def _mapped(path: Path, *, ours: bool) -> mmap.mmap:
+    """The file in memory, made if need be; `ours`: nobody else may have had a hand in it."""
+    how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, how, 0o600)
+    try:
+        found = os.fstat(file)
+        if ours and (found.st_uid != os.geteuid() or found.st_mode & 0o077):
+            raise PermissionError(f"{path} is somebody else's")
+        os.posix_fallocate(file, 0, _RING_BYTES)  # no store meets a full disk
+        fcntl.flock(file, fcntl.LOCK_SH)  # goes with the mapping; see `_abandoned`
+        return mmap.mmap(file, _RING_BYTES)
+    finally:
+        os.close(file)
+
+
+def _last_words(path: Path) -> bytes:
+    """The file as it is, where it may not be possible to write it."""
+    with contextlib.suppress(OSError):
+        raw = path.read_bytes()
+        return raw if len(raw) == _RING_BYTES else b""
+    return b""
+
+
+def _sweep(mine: Path) -> None:
+    """Memory is not given back by itself: away with the rings of journals that are gone."""
+    for path in MEMORY.glob(PREFIX + "*"):
+        with contextlib.suppress(OSError):
+            if path != mine and _abandoned(path):
+                path.unlink()
+
+
+def _abandoned(path: Path) -> bool:
+    """Whether no process uses this ring and its journal is not there any more."""
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        journal = os.pread(file, SLOT_BYTES, 0).rstrip(b"\0")
+    finally:
+        os.close(file)
+    return bool(journal) and not os.path.lexists(journal)
+
+
+def _texts(found: list[tuple[int, str]]) -> list[str]:
+    return [text for _, text in found]
 
 
 def _found(ring: mmap.mmap | bytes) -> list[tuple[int, str]]:
     """Sequence and text of each record, oldest first."""
-    slots = (_read(ring, start) for start in range(0, len(ring), SLOT_BYTES))
+    slots = (_read(ring, start) for start in range(SLOT_BYTES, len(ring), SLOT_BYTES))
     return sorted(slot for slot in slots if slot is not None)
 
 

@@ -2,14 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import stat
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from policy_server.core.request import Priority, Request
-from policy_server.journal.port import Held, RequestContext
+from policy_server.journal.boot import this_boot
+from policy_server.journal.port import Held, RequestContext, Turn
 from policy_server.journal.records import lease_to_json
+from policy_server.journal.sqlite import tail as tail_module
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
-from policy_server.journal.sqlite.tail import SLOT_BYTES, SLOTS, Tail
+from policy_server.journal.sqlite.tail import SLOT_BYTES, SLOTS, Tail, ring_of
+
+
+@pytest.fixture(params=["in memory", "beside the journal"])
+def path(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    """A journal, and a ring in either place."""
+    memory = tmp_path / "memory"
+    if request.param == "in memory":
+        memory.mkdir()
+    monkeypatch.setattr(tail_module, "MEMORY", memory)
+    (tmp_path / "data").mkdir()
+    yield tmp_path / "data" / "journal.db"
+    if request.param == "in memory":
+        assert not (tmp_path / "data" / "journal.db-tail").exists()
+
+
+def ring_file(path: Path) -> Path:
+    """Where its ring lies."""
+    ring = ring_of(path)
+    return ring if ring.exists() else path.with_name("journal.db-tail")
 
 
 def records(path: Path) -> list[str]:
@@ -19,41 +48,121 @@ def records(path: Path) -> list[str]:
     return found
 
 
-def test_it_keeps_the_last_ones_in_order(tmp_path: Path) -> None:
-    tail = Tail(tmp_path / "tail")
+def test_it_keeps_the_last_ones_in_order(path: Path) -> None:
+    tail = Tail(path)
     assert tail.open() == []
     for n in range(SLOTS + 3):
         tail.add(f"record {n}")
-    assert records(tmp_path / "tail") == [f"record {n}" for n in range(3, SLOTS + 3)]
-    again = Tail(tmp_path / "tail")
+    assert records(path) == [f"record {n}" for n in range(3, SLOTS + 3)]
+    again = Tail(path)
     again.open()
     again.add("last")
-    assert records(tmp_path / "tail")[-1] == "last"
+    assert records(path)[-1] == "last"
 
 
-def test_a_torn_or_damaged_record_counts_for_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "tail"
+def test_a_torn_or_damaged_record_counts_for_nothing(path: Path) -> None:
     tail = Tail(path)
     tail.open()
     for text in ("one", "two", "x" * SLOT_BYTES):
         tail.add(text)
-    raw = bytearray(path.read_bytes())
-    raw[SLOT_BYTES + 14] ^= 1
-    path.write_bytes(raw)
+    raw = bytearray(ring_file(path).read_bytes())
+    raw[2 * SLOT_BYTES + 14] ^= 1
+    ring_file(path).write_bytes(raw)
     assert records(path) == ["one"]
-    path.write_bytes(b"\xff" * 1000)
+    ring_file(path).write_bytes(b"\xff" * 1000)
     assert records(path) == []
 
 
-async def test_releases_that_were_not_committed_are_made_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tenant", ["t" * 128, "租" * 128, str(uuid.uuid4())])
+async def test_long_names_are_not_forgotten(path: Path, tenant: str) -> None:
+    """A pod of a mesh, a pool called after its model, the longest names of tenants."""
+    node = "sidecar~10.244.3.17~chat-7d4b9c6f5d-x2x9k.shop~shop.svc.cluster.local"
+    pool = "llama-3-70b-instruct"
+    request = Request(str(uuid.uuid4()), pool, Priority.P1, 1.0, 61.0, tenant=tenant, node=node)
+    journal = SqliteJournal(Store(StoreOptions(path)))
+    journal.open()
+    turn = Turn(pool, 1, tenant, 123456.78901234, 123456.78901234, this_boot())
+    journal.release(Held(request, 123456.78901234, this_boot()), turn)
+    tail = Tail(path)
+    (record,) = tail.open()
+    assert json.loads(record)[0]["uid"] == request.uid
+    tail.close()
+    await journal.close()
+
+
+async def test_no_disk_is_behind_it_and_it_goes_with_a_clean_end(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
+    journal = SqliteJournal(Store(StoreOptions(path)))
+    journal.open()
+    ring = ring_of(path)
+    assert ring.parent == Path("/dev/shm")
+    assert stat.S_IMODE(ring.stat().st_mode) == 0o600
+    await journal.close()
+    assert not ring.exists()
+
+
+def test_what_lies_beside_the_journal_is_taken_along_into_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.db"
+    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "none")
+    without = Tail(path)
+    without.open()
+    without.add("one")
+    without.close()
+    monkeypatch.setattr(tail_module, "MEMORY", tmp_path)
+    assert records(path) == ["one"]
+    assert not path.with_name("journal.db-tail").exists()
+    assert records(path) == ["one"], "killed before it was committed"
+
+
+def test_a_ring_that_others_can_open_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    path = tmp_path / "journal.db"
+    ring_of(path).write_bytes(b"")
+    ring_of(path).chmod(0o666)
+    tail = Tail(path)
+    tail.open()
+    tail.add("one")
+    tail.close()
+    assert ring_of(path).read_bytes() == b""
+    ring_of(path).unlink()
+    ring_of(path).symlink_to(tmp_path / "elsewhere")
+    assert records(path) == ["one"]
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_rings_of_journals_that_are_gone_are_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
+    folders = [tmp_path / name for name in ("memory", "gone", "used", "kept", "mine")]
+    for folder in folders:
+        folder.mkdir()
+    _, gone, used, kept, mine = (folder / "journal.db" for folder in folders)
+    rings = {path: ring_of(path) for path in (gone, used, kept, mine)}
+    running = Tail(used)
+    kept.touch()
+    for path in (gone, kept):
+        records(path)
+    running.open()
+    records(mine)
+    left = {path for path, ring in rings.items() if ring.exists()}
+    assert left == {used, kept, mine}
+    running.close()
+
+
+async def test_releases_that_were_not_committed_are_made_again(path: Path) -> None:
     waits = [Request(f"u{n}", "chat", Priority.P1, float(n), n + 60.0) for n in range(3)]
     journal = SqliteJournal(Store(StoreOptions(path)))
     journal.open()
     for request in waits:
         journal.append_waiting(request, RequestContext())
     await journal.close()
-    tail = Tail(tmp_path / "journal.db-tail")
+    tail = Tail(path)
     tail.open()
     for record in ("no json", "[{}, null]"):
         tail.add(record)
@@ -62,7 +171,7 @@ async def test_releases_that_were_not_committed_are_made_again(tmp_path: Path) -
     killed.open()
     killed._tail.add(_release(waits[0]))  # and then the process is killed
     killed._tail.add(_release(Request("gone", "chat", Priority.P1, 1.0, 60.0)))
-    await killed.close()
+    await killed.store.close()
     after = SqliteJournal(Store(StoreOptions(path)))
     after.open()
     assert [place.request.uid for place in after.load()] == ["u1", "u2"]
