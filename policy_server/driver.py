@@ -29,7 +29,8 @@ from policy_server.core.outcome import Outcome, ReportOutcome, ShedReason
 from policy_server.core.params import PoolParams
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
-from policy_server.journal.port import Journal, Place
+from policy_server.journal.port import Journal
+from policy_server.journal.restore import Moment, revive
 from policy_server.journal.scribe import Scribe
 
 LAG_AMNESTY_S = 10.0  # the constant refusal asks them back within 8 s
@@ -343,10 +344,14 @@ class Driver:
 
     # -- start and stop -------------------------------------------------------------------------
 
-    def start(self, places: list[Place], now: float) -> None:
-        """Take back what the journal kept, then begin to save what is learned."""
-        waiting = self._scribe.take_back(places, now)
-        self._emit(self.admission.restore(waiting, now), now)
+    def start(self, at: Moment) -> None:
+        """Take back what the journal kept, as far as it is in time, then begin to save what is
+        learned."""
+        alive, dead = revive(self.journal.load(), at)
+        for place in dead:
+            self.journal.remove(place.request.uid)
+        waiting = self._scribe.take_back(alive, at)
+        self._emit(self.admission.restore(waiting, at.now), at.now)
         self._saver = self._loop.call_later(SAVE_LEARNED_S, self._save)
 
     def _save(self) -> None:

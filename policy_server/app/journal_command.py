@@ -14,7 +14,7 @@ from rich.table import Table
 from policy_server.config import Config
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import JournalError
-from policy_server.journal.restore import revive
+from policy_server.journal.restore import Moment, revive
 from policy_server.journal.sqlite import inspect
 
 
@@ -40,7 +40,7 @@ def _verify(path: Path, console: Console) -> int:
 
 def _list(path: Path, console: Console) -> None:
     now = time.monotonic()
-    alive, dead = revive(inspect.places(path), now, time.time(), this_boot())
+    alive, dead = revive(inspect.places(path), Moment(now, time.time(), this_boot()))
     table = Table("class", "tenant", "pool", "waited s", "left s", "uid", "x-request-id")
     for place in alive:
         request = place.request

@@ -50,7 +50,7 @@ from policy_server.driver import Driver
 from policy_server.envoy_config.options import Wiring
 from policy_server.garbage import FullCollections
 from policy_server.journal.boot import this_boot
-from policy_server.journal.restore import revive
+from policy_server.journal.restore import Moment
 from policy_server.lasting import Work, lasting
 from policy_server.processes import TAKEN, port_trouble
 from policy_server.signals.observer import parser_for
@@ -214,7 +214,7 @@ class PolicyServer:
         self._kept.open()  # first: whoever serves here lets go of its ports before its journal
         ends.push_async_callback(self.driver.stop)
         self._check_ports()
-        self._take_back()
+        self.driver.start(Moment(time.monotonic(), time.time(), this_boot()))
         if self.jobs is not None:
             ends.push_async_callback(self.jobs.jobs.stop)
             await self.jobs.take_up()
@@ -244,14 +244,6 @@ class PolicyServer:
                 raise ConfigError(
                     f"{name}: cannot listen on {address}, {why}; choose another address{stop}"
                 )
-
-    def _take_back(self) -> None:
-        """Who waited when the last process ended, as far as they are still in time."""
-        driver, now = self.driver, time.monotonic()
-        alive, dead = revive(driver.journal.load(), now, time.time(), this_boot())
-        for place in dead:
-            driver.journal.remove(place.request.uid)
-        driver.start(alive, now)
 
     def _work(self) -> dict[str, Work]:
         """What runs beside the streams."""

@@ -60,6 +60,13 @@ class Cancelled:
 
 
 @dataclass(frozen=True, slots=True)
+class Prolonged:
+    """Waits on past its budget, because no back end is ready: `request` with the new one."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
 class Lapsed:
     """It waited before a restart and did not come back: its client has left."""
 
@@ -86,6 +93,6 @@ class LimitChanged:
     change: Change
 
 
-Event = Waiting | Admitted | Shed | Cancelled | Lapsed | LeaseEnded | LimitChanged
+Event = Waiting | Admitted | Shed | Cancelled | Prolonged | Lapsed | LeaseEnded | LimitChanged
 """Everything that the admission core emits."""
 EVENTS: tuple[type[Event], ...] = get_args(Event)

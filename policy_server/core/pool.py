@@ -23,6 +23,7 @@ from policy_server.core.events import (
     Lapsed,
     LeaseEnded,
     LimitChanged,
+    Prolonged,
     Shed,
     Waiting,
 )
@@ -335,7 +336,8 @@ class Pool:
             awaited = self.room.places.awaited(request.uid)
             if not awaited and not self._pacer.take(now):
                 break
-            if self.lines.prolong(request, now):
+            if (patient := self.lines.prolong(request, now)) is not None:
+                events.append(Prolonged(patient))
                 continue
             self.room.leave(request.uid)
             why = ShedReason.NO_BACKEND if self.usable.ramp.closed else ShedReason.DEADLINE

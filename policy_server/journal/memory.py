@@ -6,6 +6,8 @@ restart would do. It holds as many places as the room has waiters; the room's bo
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from policy_server.core.request import Request
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import (
@@ -34,6 +36,13 @@ class MemoryJournal:
         """See `Journal`."""
         self._check_open()
         self._places.setdefault(request.uid, Place(request, context, this_boot()))
+
+    def prolong(self, request: Request) -> None:
+        """See `Journal`."""
+        self._check_open()
+        place = self._places.get(request.uid)
+        if place is not None:
+            self._places[request.uid] = replace(place, request=request, boot=this_boot())
 
     def remove(self, uid: str) -> None:
         """See `Journal`."""

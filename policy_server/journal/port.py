@@ -113,6 +113,10 @@ class Journal(Protocol):
         """`request` starts to wait."""
         ...
 
+    def prolong(self, request: Request) -> None:
+        """It may wait longer than it came with, at its place; nothing when it has none."""
+        ...
+
     def remove(self, uid: str) -> None:
         """Its wait is over."""
         ...

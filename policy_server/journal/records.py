@@ -47,6 +47,7 @@ def lease_to_json(held: Held) -> str:
     record: dict[str, Any] = {name: getattr(held.request, name) for name in _LEASE_FIELDS}
     record["priority"] = int(held.request.priority)
     record["granted"] = held.granted
+    record["granted_wall"] = _granted_wall(held)
     record["boot"] = held.boot
     return _dump(record)
 
@@ -56,10 +57,18 @@ def lease_from_json(text: str) -> Held | None:
 
     def read(record: dict[str, Any]) -> Held:
         granted = _number(record["granted"])
-        times = {"arrived": granted, "deadline": granted}
+        wall = _number(record.get("granted_wall", 0.0))
+        times = {"arrived": granted, "deadline": granted, "arrived_wall": wall}
         return Held(_request({**record, **times}), granted, str(record.get("boot", "")))
 
     return _parse(text, read)
+
+
+def _granted_wall(held: Held) -> float:
+    """Unix seconds; 0 = not known."""
+    request = held.request
+    waited_s = held.granted - request.arrived
+    return round(request.arrived_wall + waited_s, 3) if request.arrived_wall else 0.0
 
 
 def turn_to_json(turn: Turn) -> str:

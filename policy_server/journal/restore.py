@@ -9,42 +9,69 @@ another boot the ages come from the wall clock:
     deadline = arrived + budget
 
 The dead (age > budget) are dropped before anything is restored; the order stays.
+
+Another boot need not be this machine's: the journal may have moved to another one, while the
+Envoys whose answers hold the slots go on. So slots are taken back whatever the boot; those of
+answers that are no more are found out within seconds (`core/leases.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from policy_server.core.request import Request
 from policy_server.journal.port import Held, Place
 
 
-def revive(
-    places: Iterable[Place], now: float, wall_now: float, boot: str = ""
-) -> tuple[list[Place], list[Place]]:
-    """Split `places` into (alive with times of this process, dead as they were).
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Monotonic seconds and Unix seconds, read together, in `boot` ("" = not known)."""
 
-    `now` is monotonic, `wall_now` Unix seconds, both read at the same moment, in `boot`.
-    """
+    now: float
+    wall: float
+    boot: str = ""
+
+
+def revive(places: Iterable[Place], at: Moment) -> tuple[list[Place], list[Place]]:
+    """Split `places` into (alive with times of this process, dead as they were)."""
     alive: list[Place] = []
     dead: list[Place] = []
     for place in places:
-        same = bool(boot) and place.boot == boot and place.request.arrived <= now
-        request = place.request if same else _rebased(place.request, now, wall_now)
-        if request.deadline > now:
+        known = _same(place.boot, place.request.arrived, at)
+        request = place.request if known else _rebased(place.request, at)
+        if request.deadline > at.now:
             alive.append(replace(place, request=request))
         else:
             dead.append(place)
     return alive, dead
 
 
-def _rebased(request: Request, now: float, wall_now: float) -> Request:
-    age_s = max(0.0, wall_now - request.arrived_wall)
-    arrived = now - age_s
+def _same(boot: str, then: float, at: Moment) -> bool:
+    """Whether `then` of `boot` is a time of the clock of now."""
+    return bool(boot) and boot == at.boot and then <= at.now
+
+
+def _rebased(request: Request, at: Moment) -> Request:
+    arrived = _since(request.arrived_wall, at)
     return replace(request, arrived=arrived, deadline=arrived + request.budget_s)
 
 
-def alive_leases(leases: Iterable[Held], now: float, boot: str) -> list[Held]:
-    """Those of this boot: a machine that went down has cut the answers that it carried."""
-    return [held for held in leases if boot and held.boot == boot and held.granted <= now]
+def _since(wall: float, at: Moment) -> float:
+    return at.now - max(0.0, at.wall - wall)
+
+
+def revive_leases(leases: Iterable[Held], at: Moment) -> list[Held]:
+    """The slots in use, with times of this process."""
+    return [
+        held if _same(held.boot, held.granted, at) else replace(held, granted=_granted(held, at))
+        for held in leases
+    ]
+
+
+def _granted(held: Held, at: Moment) -> float:
+    """By the wall clock; now, where nobody wrote that down."""
+    request = held.request
+    if request.arrived_wall <= 0.0:
+        return at.now
+    return _since(request.arrived_wall + (held.granted - request.arrived), at)

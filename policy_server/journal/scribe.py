@@ -2,6 +2,7 @@
 
     waits                    its place, and what its tenant was charged for so far
     admitted                 the place goes, the lease comes
+    waits for a back end     its place has a new deadline
     shed, left, lapsed       the place goes
     a lease ends             the lease goes
 
@@ -22,13 +23,14 @@ from policy_server.core.events import (
     Lapsed,
     LeaseEnded,
     LimitChanged,
+    Prolonged,
     Shed,
     Waiting,
 )
 from policy_server.core.request import Kind, Request
 from policy_server.journal.boot import this_boot
 from policy_server.journal.port import Held, Journal, Place, RequestContext, Turn
-from policy_server.journal.restore import alive_leases
+from policy_server.journal.restore import Moment, revive_leases
 
 
 class Scribe:
@@ -58,6 +60,8 @@ class Scribe:
             elif isinstance(event, Waiting):
                 journal.append_waiting(request, RequestContext(self._request_id_of(request.uid)))
                 self._turn(request)
+            elif isinstance(event, Prolonged):
+                journal.prolong(request)
             elif isinstance(event, (Cancelled, Lapsed)) or (
                 isinstance(event, Shed) and event.evicted
             ):
@@ -83,26 +87,20 @@ class Scribe:
     def _charged(self, request: Request, turn: tuple[float, float]) -> Turn:
         return Turn(request.pool, int(request.priority), request.tenant, *turn, self._boot)
 
-    def take_back(self, places: Iterable[Place], now: float) -> list[Request]:
+    def take_back(self, places: Iterable[Place], at: Moment) -> list[Request]:
         """At a start: the charges, the slots in use, what was learned; and who still waits."""
-        turns = [turn for turn in self._journal.load_turns() if self._boot and not self._old(turn)]
+        turns = [turn for turn in self._journal.load_turns() if at.boot and turn.boot == at.boot]
         for turn in sorted(turns, key=lambda t: -t.epoch):
             was = turn.tokens, turn.epoch
             self._admission.restore_turn(turn.pool, turn.line, turn.tenant, was)
-        held = self._journal.load_leases()
-        alive = {lease.request.uid: lease for lease in alive_leases(held, now, self._boot)}
-        for lease in held:
-            uid = lease.request.uid
-            if uid not in alive or not self._admission.restore_lease(
-                lease.request, lease.granted, now
-            ):
-                self._journal.lease_ended(uid)
-        self._admission.restore_learned(self._journal.load_learned(), now)
+        leases = revive_leases(self._journal.load_leases(), at)
+        held = {lease.request.uid for lease in leases}
+        for lease in leases:
+            if not self._admission.restore_lease(lease.request, lease.granted, at.now):
+                self._journal.lease_ended(lease.request.uid)
+        self._admission.restore_learned(self._journal.load_learned(), at.now)
         waiting = [place.request for place in places]
         for request in waiting:
-            if request.uid in alive:  # the crash came between its admission and its place's end
+            if request.uid in held:  # the crash came between its admission and its place's end
                 self._journal.remove(request.uid)
-        return [request for request in waiting if request.uid not in alive]
-
-    def _old(self, turn: Turn) -> bool:
-        return turn.boot != self._boot
+        return [request for request in waiting if request.uid not in held]

@@ -63,6 +63,7 @@ def advance(journal: SqliteJournal, n: int) -> None:
     journal.save_turn(Turn("chat", 1, "acme", float(n), 0.0, this_boot()))
     journal.save_learned({"chat": {"limit": float(n)}})
     journal.append_waiting(request(n), RequestContext())
+    journal.prolong(request(n))
     if n >= LINE:
         journal.release(Held(request(n - LINE), float(n), this_boot()), None)
         journal.lease_ended(f"u{n - 2 * LINE}")

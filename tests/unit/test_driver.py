@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from functools import wraps
 from typing import Any
 
@@ -24,8 +25,10 @@ from policy_server.driver import (
     Hold,
     SupersededError,
 )
+from policy_server.journal.boot import this_boot
 from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.port import Learned
+from policy_server.journal.restore import Moment
 from tests.support.core_builders import OK, P0, P1, P2, Coin, only, pool_params, request, uids
 from tests.support.virtual_loop import run
 
@@ -52,6 +55,9 @@ class Stage:
         self.driver = Driver(admission, self.journal, self.loop.time, self.loop)
         self.events: list[Event] = []
         self.driver.listen(lambda event, _: self.events.append(event))
+
+    def start(self, boot: str | None = None) -> None:
+        self.driver.start(Moment(self.loop.time(), 0.0, this_boot() if boot is None else boot))
 
     def request(self, uid: str, priority: Priority = P1, **facts: Any) -> Request:
         return request(uid, priority, at=self.loop.time(), **facts)
@@ -481,7 +487,7 @@ async def test_after_a_crash_those_sent_again_have_their_places() -> None:
         await asyncio.sleep(0.001)
     await asyncio.sleep(5.0)
     after = Stage(journal=before.journal.reopen())
-    after.driver.start(after.journal.load(), after.loop.time())
+    after.start()
     newcomer, c, a = after.hold("newcomer"), after.hold("c"), after.hold("a")
     after.driver.complete("busy", OK)
     decision = await a.future
@@ -498,14 +504,40 @@ async def test_after_a_crash_those_sent_again_have_their_places() -> None:
 
 
 @virtual
-async def test_slots_in_use_at_a_crash_are_still_in_use_after_it() -> None:
+async def test_who_waits_for_a_back_end_past_its_budget_keeps_its_place_as_well() -> None:
+    params = replace(pool_params(1.0), no_backend_wait_s=300.0)
+    before = Stage(params)
+    before.driver.backends("chat", 1)
+    before.submit("busy")
+    holds = {}
+    for uid in "abc":
+        holds[uid] = before.hold(uid, budget_s=5.0)
+        await asyncio.sleep(0.001)
+    before.driver.backends("chat", 0)
+    await asyncio.sleep(30.0)
+    assert not any(hold.future.done() for hold in holds.values())
+    after = Stage(params, before.journal.reopen())
+    after.start()
+    assert after.journaled() == ["a", "b", "c"]
+    again = {uid: after.hold(uid, budget_s=5.0) for uid in "cba"}
+    after.driver.backends("chat", 1)
+    for uid, ended in (("a", "busy"), ("b", "a"), ("c", "b")):
+        after.driver.complete(ended, OK)
+        decision = await again[uid].future
+        assert isinstance(decision, Admitted)
+        assert decision.wait_s >= 30.0
+
+
+@pytest.mark.parametrize("boot", [None, "of another machine"])
+@virtual
+async def test_slots_in_use_at_a_crash_are_still_in_use_after_it(boot: str | None) -> None:
     before = Stage(pool_params(2.0))
     before.submit("ends meanwhile")
     before.submit("goes on")
     waits = before.hold("waits", budget_s=60.0)
     assert not waits.future.done()
     after = Stage(pool_params(2.0), before.journal.reopen())
-    after.driver.start(after.journal.load(), after.loop.time())
+    after.start(boot)
     assert after.driver.admission.inflight() == 2
     again = after.hold("waits")
     started = after.loop.time()
@@ -524,7 +556,7 @@ async def test_an_admission_whose_answer_was_lost_is_given_again() -> None:
     before = Stage()
     before.submit("a")
     after = Stage(journal=before.journal.reopen())
-    after.driver.start(after.journal.load(), after.loop.time())
+    after.start()
     again = after.submit("a")
     assert isinstance(again, Admitted)
     assert again.resent
@@ -549,7 +581,7 @@ async def test_the_turns_of_tenants_go_on_where_they_were() -> None:
         for turn in range(8):
             if crash and turn == 3:
                 stage = Stage(journal=stage.journal.reopen())
-                stage.driver.start(stage.journal.load(), stage.loop.time())
+                stage.start()
                 left = sorted(holds.keys() - set(released))
                 holds = {uid: stage.hold(uid, budget_s=60.0, tenant=uid[0]) for uid in left}
             if running:
@@ -568,7 +600,7 @@ async def test_a_kept_place_that_cannot_be_had_again_leaves_the_journal() -> Non
     before.submit("busy")
     before.hold("a", budget_s=60.0)
     after = Stage(pool_params(1.0, name="another"), before.journal.reopen())
-    after.driver.start(after.journal.load(), after.loop.time())
+    after.start()
     assert after.journaled() == []
 
 
@@ -576,7 +608,7 @@ async def test_a_kept_place_that_cannot_be_had_again_leaves_the_journal() -> Non
 async def test_what_was_learned_is_saved_every_ten_seconds_and_read_at_start() -> None:
     params = pool_params(LimitParams("vegas", initial=40.0))
     before = Stage(params)
-    before.driver.start([], before.loop.time())
+    before.start()
     assert before.journal.load_learned() == {}
     await asyncio.sleep(SAVE_LEARNED_S + 0.1)
     saved = before.journal.load_learned()["chat"]
@@ -585,14 +617,14 @@ async def test_what_was_learned_is_saved_every_ten_seconds_and_read_at_start() -
     before.driver.tokens("a", 1)
     await asyncio.sleep(SAVE_LEARNED_S)
     after = Stage(params, before.journal.reopen())
-    after.driver.start([], after.loop.time())
+    after.start()
     assert after.driver.admission.pool("chat").limit.current <= 20.0
 
 
 @virtual
 async def test_stopping_saves_and_leaves_no_timer_behind() -> None:
     stage = Stage()
-    stage.driver.start([], stage.loop.time())
+    stage.start()
     stage.submit("a")
     await stage.driver.stop()
     assert stage.journal.reopen().load_learned().keys() == {"chat"}
@@ -679,7 +711,7 @@ async def test_timers_outlive_a_mistake() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, told: said.append(told))
     journal = ForgetsOnce()
     stage = Stage(journal=journal)
-    stage.driver.start([], stage.loop.time())
+    stage.start()
     stage.admitted("busy")
     hold = stage.hold("a")
     handle_timer, due = stage.driver.admission.handle_timer, [RuntimeError("a mistake")] * 3

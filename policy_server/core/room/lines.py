@@ -143,13 +143,14 @@ class Lines:
         if self._tickets and request.line != JOBS and self.room.waits(request.priority):
             self._calm.note_dispatch(request.line, self.room.calm(request))
 
-    def prolong(self, request: Request, now: float) -> bool:
-        """Whether someone whose time is over waits on, because no back end is ready."""
+    def prolong(self, request: Request, now: float) -> Request | None:
+        """Someone whose time is over waits on, because no back end is ready: with the new time;
+        None when it has to go."""
         patient = self._usable.ramp.patient(request)
         if patient.deadline <= now:
-            return False
+            return None
         self.room.prolong(patient)
-        return True
+        return patient
 
     def rationed_until(self, now: float) -> float | None:
         """When a rate that was asked for, a rise or a ramp may let someone go who waits now."""

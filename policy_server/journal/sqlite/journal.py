@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sqlite3
+from dataclasses import replace
 
 from policy_server.core.request import Request
 from policy_server.journal.boot import this_boot
@@ -37,7 +38,7 @@ class SqliteJournal:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._places: Mirror[Place] = Mirror("places", place_to_json, place_from_json)
+        self._places: Mirror[Place] = Mirror("places", place_to_json, place_from_json, steady=True)
         self._leases: Mirror[Held] = Mirror("leases", lease_to_json, lease_from_json)
         self._turns: Mirror[Turn] = Mirror("turns", turn_to_json, turn_from_json)
         self._learned = _LearnedTable()
@@ -57,6 +58,14 @@ class SqliteJournal:
         self._check_open()
         if request.uid not in self._places:
             self._places.put(request.uid, Place(request, context, self._boot))
+            self.store.touch()
+
+    def prolong(self, request: Request) -> None:
+        """See `Journal`."""
+        self._check_open()
+        place = self._places.get(request.uid)
+        if place is not None:
+            self._places.put(request.uid, replace(place, request=request, boot=self._boot))
             self.store.touch()
 
     def remove(self, uid: str) -> None:

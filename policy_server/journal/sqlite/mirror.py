@@ -17,7 +17,8 @@ V = TypeVar("V")
 
 
 class Mirror(Generic[V]):
-    """One table (seq, key, doc). Implements the writer's `Table`.
+    """One table (seq, key, doc). Implements the writer's `Table`. `steady`: a row that changes
+    stays where it is in the order; else it goes to the end.
 
     `to_text` gives a JSON document, ValueError when it can't; `from_text` gives None for what is
     none of its documents. Both run on the writer's thread.
@@ -28,15 +29,18 @@ class Mirror(Generic[V]):
         table: str,
         to_text: Callable[[V], str],
         from_text: Callable[[str], V | None],
+        *,
+        steady: bool = False,
     ) -> None:
         self.unreadable = 0
         """Rows that no version of this program wrote; they are left alone."""
         self._to_text = to_text
         self._from_text = from_text
-        self._insert = (
-            f"INSERT OR REPLACE INTO {table} (key, doc) SELECT json_extract(value, '$[0]'),"
-            " json_extract(value, '$[1]') FROM json_each(?)"
-        )
+        self._steady = steady
+        rows = "SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(?)"
+        if steady:
+            rows += " WHERE true ON CONFLICT (key) DO UPDATE SET doc = excluded.doc"
+        self._insert = f"INSERT{'' if steady else ' OR REPLACE'} INTO {table} (key, doc) {rows}"
         self._delete = f"DELETE FROM {table} WHERE key IN (SELECT value FROM json_each(?))"
         self._select = f"SELECT key, doc FROM {table} ORDER BY seq"
         self._rows: dict[str, V] = {}
@@ -59,12 +63,17 @@ class Mirror(Generic[V]):
         """Rows that the file does not have, or still has, until the next commit."""
         return len(self._changes) + len(self._writing)
 
+    def get(self, key: str) -> V | None:
+        """What is kept under this key."""
+        return self._rows.get(key)
+
     def put(self, key: str, value: V) -> None:
-        """Keep `value`, at the end of the order."""
+        """Keep `value`."""
         with self._lock:
-            self._rows.pop(key, None)
+            if not self._steady:
+                self._rows.pop(key, None)
+                self._changes.pop(key, None)  # so that it goes to the end
             self._rows[key] = value
-            self._changes.pop(key, None)  # so that it goes to the end
             self._changes[key] = value
 
     def remove(self, key: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,23 @@ async def test_slots_in_use_and_turns_survive(harness: Harness, journal: Journal
     assert (kept.uid, kept.pool, kept.seats, kept.tenant) == ("b", "chat", 2, "acme")
     assert (held.granted, held.boot) == (12.5, "boot")
     assert journal.load_turns() == [Turn("chat", 2, "acme", 300.0, 5.0, "boot")]
+
+
+async def test_a_place_that_may_wait_longer_stays_where_it_is(
+    journal: Journal, harness: Harness
+) -> None:
+    for uid in "abc":
+        journal.append_waiting(request(uid), CONTEXT)
+    await journal.flush()
+    longer = replace(request("a"), deadline=355.0, extra_s=300.0)
+    journal.prolong(longer)
+    journal.prolong(replace(request("unknown"), deadline=355.0))
+    assert [place.request.uid for place in journal.load()] == ["a", "b", "c"]
+    journal = await restarted(harness, journal)
+    places = journal.load()
+    assert [place.request.uid for place in places] == ["a", "b", "c"]
+    assert (places[0].request, places[0].context) == (longer, CONTEXT)
+    await journal.close()
 
 
 async def test_a_release_ends_the_place_and_begins_the_lease(

@@ -73,7 +73,7 @@ def test_a_torn_or_damaged_record_counts_for_nothing(path: Path) -> None:
     assert records(path) == []
 
 
-@pytest.mark.parametrize("tenant", ["t" * 128, "租" * 128, str(uuid.uuid4())])
+@pytest.mark.parametrize("tenant", ["t" * 128, "租" * 128, "5b0c3f4e-9a52-4a7e-8f0e-2f8f6f1c7c11"])
 async def test_long_names_are_not_forgotten(path: Path, tenant: str) -> None:
     """A pod of a mesh, a pool called after its model, the longest names of tenants."""
     node = "sidecar~10.244.3.17~chat-7d4b9c6f5d-x2x9k.shop~shop.svc.cluster.local"
