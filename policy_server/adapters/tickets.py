@@ -85,6 +85,10 @@ class Tickets:
         self._used = used
         self._told = told
 
+    def use(self, keys: Keys, used: UsedTickets) -> None:
+        """Go by these from now on; before the first request."""
+        self._keys, self._used = keys, used
+
     def issue(self, shed: Shed, wall: float) -> str:
         """The ticket for a refusal, "" when coming back would not help or the place is nothing.
 

@@ -213,6 +213,7 @@ class PolicyServer:
         """Begin everything, and tell `ends` how each thing stops; they stop in reverse."""
         self._kept.open()  # first: whoever serves here lets go of its ports before its journal
         ends.push_async_callback(self.driver.stop)
+        self._office.open(time.time())
         self._check_ports()
         self.driver.start(Moment(time.monotonic(), time.time(), this_boot()))
         if self.jobs is not None:

@@ -20,8 +20,7 @@ Told = Callable[[TicketOutcome], None]
 class TicketOffice:
     """`tickets`, and the files behind them: keys that rotate, a memory of those used.
 
-    `data_dir` None = nothing on disk: tickets end with the process. Raises ConfigError when a
-    file can't be used.
+    `data_dir` None = nothing on disk: tickets end with the process.
     """
 
     def __init__(self, data_dir: Path | None, wall: float, told: Told) -> None:
@@ -30,11 +29,16 @@ class TicketOffice:
         """What is wrong with the key file now, for `/statusz`."""
         self._keys: KeyFile | None = None
         self._used: UsedInFile | None = None
-        if data_dir is None:
-            self.tickets = Tickets(KeyRing.fresh(wall), UsedInMemory(), told)
+        self.tickets = Tickets(KeyRing.fresh(wall), UsedInMemory(), told)
+        if data_dir is not None:
+            self._keys, self._used = KeyFile(data_dir / KEYS_NAME), UsedInFile(data_dir / USED_NAME)
+
+    def open(self, wall: float) -> None:
+        """Take the files over. Only for who owns the data directory: the file of those used is
+        made anew, and another process would go on with the old one. Raises ConfigError when one
+        can't be used."""
+        if self._keys is None or self._used is None:
             return
-        self._keys = KeyFile(data_dir / KEYS_NAME)
-        self._used = UsedInFile(data_dir / USED_NAME)
         keys: Keys = self._keys
         try:
             self._used.open(wall)
@@ -46,7 +50,7 @@ class TicketOffice:
         except TicketKeyError as error:
             self._bear(error)
             self._keys, keys = None, KeyRing.fresh(wall)
-        self.tickets = Tickets(keys, self._used, told)
+        self.tickets.use(keys, self._used)
 
     def _bear(self, error: Exception) -> None:
         """A disk in trouble must not keep held requests from being served; a mistake may."""

@@ -15,9 +15,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from policy_server.adapters.used_tickets import UsedInFile
 from policy_server.app import Parent, run_server
 from policy_server.app.server import PolicyServer
 from policy_server.config import Config, ConfigError
+from policy_server.core.outcome import TicketOutcome
 from policy_server.core.request import Priority
 from policy_server.jobs.vault import Vault, load_key
 from policy_server.journal.jobs import Answer, Ending, Job, JobRequest, JobState, NewJob
@@ -117,6 +119,26 @@ async def with_journal(folder: Path, use: Callable[[SqliteJournal], None]) -> No
     journal.open()
     use(journal)
     await journal.close()
+
+
+def _files(folder: Path) -> dict[Path, int]:
+    return {path: path.stat().st_ino for path in folder.iterdir()}
+
+
+async def test_a_second_server_on_one_folder_changes_nothing_for_the_first(tmp_path: Path) -> None:
+    first = PolicyServer(config(free_port(), free_port()), "serve", data_dir=tmp_path)
+    nonce, now = b"12345678", time.time()
+    async with first.running():
+        files = _files(tmp_path)
+        second = config(free_port(), free_port())
+        with pytest.raises(ConfigError, match="in use by process"):
+            await run_server(second, "serve", tmp_path, Parent(lambda: None))
+        assert _files(tmp_path) == files
+        assert first._office._used is not None
+        assert first._office._used.use(nonce, int(now) + 60, now) is TicketOutcome.HONOURED
+    used = UsedInFile(tmp_path / "used-tickets")
+    used.open(now)
+    assert used.use(nonce, int(now) + 60, now) is TicketOutcome.USED
 
 
 async def test_a_journal_that_another_process_owns(tmp_path: Path) -> None:
