@@ -29,6 +29,8 @@ HOP_BY_HOP = frozenset(
 )
 """Headers of one connection: neither sent on with a job nor kept of its answer."""
 JOBS_PATH = "/policy/jobs"
+TARGET_CHARS = "".join(map(chr, range(0x21, 0x7F)))
+"""What goes over the wire as it is in a request target; everything else is escaped."""
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _CLIENT = "client"
 

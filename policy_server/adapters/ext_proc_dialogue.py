@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
+from urllib.parse import quote
 
 import grpc
 
@@ -35,6 +36,7 @@ from policy_server.adapters.ext_proc_messages import (
 from policy_server.adapters.job_intake import JobIntake, Wish
 from policy_server.adapters.protos import ProcessingRequest
 from policy_server.adapters.streams import NODE_KEY, Context, metadata_value
+from policy_server.config_jobs import TARGET_CHARS
 from policy_server.core.outcome import ShedReason
 
 
@@ -170,5 +172,9 @@ async def say(context: Context, answer: bytes) -> bool:
 
 
 def _all_headers(message: ProcessingRequest) -> Iterator[tuple[str, str]]:
+    """In a path what is no ASCII is escaped, as it is sent on: nothing of it is replaced."""
     for header in message.request_headers.headers.headers:
-        yield header.key, header.raw_value.decode("utf-8", "replace") or header.value
+        raw = header.raw_value or header.value.encode()
+        target = header.key == ":path"
+        text = quote(raw, safe=TARGET_CHARS) if target else raw.decode("utf-8", "replace")
+        yield header.key, text

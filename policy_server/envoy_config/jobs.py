@@ -74,7 +74,9 @@ from policy_server.envoy_config.wirings import Wired
 JOBS, ON_THEIR_WAY, STRANGERS = "jobs", "dispatched", "strangers"
 WIRING_KEY = "x-policy-wiring"
 HEARTBEAT_S = 5.0
-MAX_HEADERS = 1000
+MAX_HEADERS, MAX_HEADERS_KIB = 2000, 256
+"""Above what the gateway's listener takes (1000, 60 KiB): what it let in gets some more headers, a
+byte that is no UTF-8 becomes three, and an accepted job must not be refused here."""
 NOT_AGAIN = frozenset({RATE_LIMIT, BODY})
 """What a job has behind it: the gateway's own protection, and the look into its body."""
 
@@ -157,6 +159,7 @@ def _manager(routes: RouteConfiguration, chain: Wired) -> HttpConnectionManager:
         ),
         local_reply_config=LocalReplyConfig(mappers=[_marked()]),
         common_http_protocol_options=HttpProtocolOptions(max_headers_count=MAX_HEADERS),
+        max_request_headers_kb=MAX_HEADERS_KIB,
         stream_idle_timeout=seconds(SILENT_ANSWER_S),
         preserve_external_request_id=True,
         server_header_transformation=HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,

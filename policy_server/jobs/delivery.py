@@ -14,13 +14,16 @@ from policy_server.driver import NEVER_SENT
 from policy_server.jobs.attempts import Attempt
 from policy_server.jobs.leaps import LifeClock
 from policy_server.jobs.passport import Passports
-from policy_server.jobs.sender import Delivery, Parcel, Sender, TooLargeError
+from policy_server.jobs.sender import Delivery, Parcel, Sender, TooLargeError, request_target
 from policy_server.jobs.token import runs_out_at
 from policy_server.jobs.vault import Vault, VaultError, join_target
 from policy_server.journal.jobs import Answer, Ending, Headers, Job, JobRequest, JobState
 from policy_server.memory import Share
 
 NO_ANSWER = Completion(status=503)
+CANT_BE_SENT = "it has a header or a path that can't be sent"
+REFUSED = frozenset({400, 413, 414, 431})
+"""What Envoy says by itself of the request as it is, and would say each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,10 @@ class Courier:
             return over(Ending(job.id, JobState.FAILED, now, str(error)))
         if runs_out_at(secret) <= now:
             return over(Ending(job.id, JobState.EXPIRED, now, "its bearer token has run out"))
+        try:
+            target = request_target(target)
+        except ValueError:
+            return over(Ending(job.id, JobState.FAILED, now, CANT_BE_SENT))
         ours: Headers = (
             (PASSPORT_HEADER, self._passports.issue(uid, job.method, target, now)),
             ("x-policy-uid", uid),
@@ -76,8 +83,7 @@ class Courier:
         except (aiohttp.ClientError, OSError) as error:
             return self._no_answer(error)
         except ValueError:  # the HTTP client refuses it, and would each time
-            detail = "it has a header or a path that can't be sent"
-            return over(Ending(job.id, JobState.FAILED, time.time(), detail))
+            return over(Ending(job.id, JobState.FAILED, time.time(), CANT_BE_SENT))
         self.problem = None
         return answered(delivery)
 
@@ -108,7 +114,8 @@ def answered(delivery: Delivery) -> Outcome:
     if delivery.flags is not None:
         what = "the model server broke off" if delivery.reached else "no model server was reached"
         detail = f"{what}: Envoy answered {answer.status} ({delivery.flags})"
-        return Outcome(Attempt(None, headers, detail, delivery.reached), NO_ANSWER)
+        counts = delivery.reached or answer.status in REFUSED
+        return Outcome(Attempt(None, headers, detail, counts), NO_ANSWER)
     completion = Completion(answer.status)
     if not delivery.held_back:
         completion = replace(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import aiohttp
 from multidict import CIMultiDict
@@ -16,7 +17,7 @@ from yarl import URL
 
 from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_envoy import SILENT_ANSWER_S
-from policy_server.config_jobs import HOP_BY_HOP, LOCAL_HEADER
+from policy_server.config_jobs import HOP_BY_HOP, LOCAL_HEADER, TARGET_CHARS
 from policy_server.journal.jobs import Answer, Headers
 from policy_server.memory import Share
 
@@ -34,9 +35,18 @@ class TooLargeError(Exception):
     """The answer is larger than one that is kept."""
 
 
+def request_target(target: str) -> str:
+    """The target as it goes over the wire, which is what a passport must be for: a lone `?` at its
+    end, a fragment and what is no ASCII don't go as they are. Raises ValueError for what is none.
+    """
+    if not target.startswith("/"):
+        raise ValueError("no path")
+    return URL("http://jobs" + quote(target, safe=TARGET_CHARS), encoded=True).raw_path_qs
+
+
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """What is sent. `path` is the request target, query included, as it came."""
+    """What is sent. `path` is the request target, query included: one of `request_target`."""
 
     method: str
     path: str

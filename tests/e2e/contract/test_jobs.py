@@ -100,6 +100,30 @@ async def test_bodies_of_any_size_arrive_whole(live: Live, size: int) -> None:
     assert answer.body == body
 
 
+@pytest.mark.parametrize(
+    ("target", "more"),
+    [
+        ("/v1/chat?", []),
+        ("/v1/chat", [f"x-{number}: 1" for number in range(993)]),
+        ("/v1/chat", ["x-large: " + "x" * 61_200]),
+        ("/v1/chat", ["x-odd: " + "\xff" * 30_000]),
+    ],
+    ids=["a lone question mark", "many headers", "large headers", "no text"],
+)
+async def test_what_is_accepted_can_be_sent(live: Live, target: str, more: list[str]) -> None:
+    """A job goes through two listeners; it is lost if the second one takes less than the first."""
+    host, _, port = live.url_of("").removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    lines = [f"POST {target} HTTP/1.1", "host: x", "content-length: 0", "prefer: respond-async"]
+    lines += ["x-tenant-id: acme", "x-request-priority: 0", *more, "", ""]
+    writer.write("\r\n".join(lines).encode("latin-1"))
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    writer.close()
+    assert head.startswith("HTTP/1.1 202"), head
+    where = head.partition("location: ")[2].partition("\r\n")[0]
+    assert (await ended(live, where))["status"] == "done"
+
+
 async def test_what_can_not_be_a_job_is_told_so(live: Live) -> None:
     async def chunks() -> Any:
         yield b"no length"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from policy_server.config_jobs import PASSPORT_HEADER
 from policy_server.jobs import attempts, dispatcher, sender
 from policy_server.jobs.delivery import answered
 from policy_server.jobs.sender import Delivery, Parcel, Sender
@@ -27,6 +28,45 @@ async def sent(handler: Handler) -> Delivery:
                 return await one.send(Parcel("POST", "/x", "models.example", (), b"body"), share)
         finally:
             await one.close()
+
+
+@pytest.mark.parametrize(
+    ("target", "goes_as"),
+    [
+        ("/v1/chat?", "/v1/chat"),
+        ("/v1/chat?a=1&", "/v1/chat?a=1&"),
+        ("/v1/chat??", "/v1/chat??"),
+        ("/v1/chat?q=ä#part", "/v1/chat?q=%C3%A4"),
+        ("//v1/a/../b%2Fc", "//v1/a/../b%2Fc"),
+    ],
+)
+async def test_the_passport_is_for_what_goes_over_the_wire(target: str, goes_as: str) -> None:
+    """Else the gate would refuse the job, again and again, to the end of its time."""
+    async with stage(answering(200)) as live:
+        job = await live.ended(await live.submit(target))
+        assert job.state is JobState.DONE
+        (seen,) = live.seen
+        assert seen.raw_path == goes_as
+        passport = seen.headers[PASSPORT_HEADER]
+        assert live.jobs.holder(passport, seen.method, seen.raw_path) is not None
+
+
+async def test_what_is_no_path_leads_nowhere() -> None:
+    async with stage(answering(200)) as live:
+        for target in ("@elsewhere.example/x", "http://elsewhere.example/x", ""):
+            job = await live.ended(await live.submit(target))
+            assert (job.state, job.attempt) == (JobState.FAILED, 0)
+            assert "can't be sent" in job.detail
+        assert not live.seen
+
+
+async def test_what_envoy_refuses_as_it_is_is_not_asked_for_ever() -> None:
+    """Whatever the two listeners come to disagree about."""
+    refusing = answering(431, headers={"x-policy-local": "-"})
+    async with stage(refusing) as live:
+        job = await live.ended(await live.submit())
+        assert (job.state, len(live.seen)) == (JobState.FAILED, attempts.MAX_FAILURES)
+        assert "431" in job.detail
 
 
 def answering(status: int = 200, **more: Any) -> Handler:
