@@ -19,6 +19,9 @@ from policy_server.journal.sqlite.trouble import NotOursError, explained
 
 APPLICATION_ID = 0x504C4359  # "PLCY"
 BUSY_S = 5.0  # a reader of the command line may hold a lock for a moment
+NO_OTHER_DISK = "PRAGMA temp_store=MEMORY"
+"""A large statement spills into a file, else, wherever temporary files go: in a hardened container
+or on a machine whose /tmp is full that fails."""
 CHECKPOINT_WAIT_MS = 200  # for readers, at a checkpoint: the writer waits meanwhile
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -57,6 +60,7 @@ def open_to_write(path: Path) -> sqlite3.Connection:
 
 
 def _prepare(db: sqlite3.Connection, path: Path) -> None:
+    db.execute(NO_OTHER_DISK)
     version = check_version(db, path)
     if version == 0:
         db.execute("PRAGMA auto_vacuum=INCREMENTAL")  # before the first table or never
@@ -137,6 +141,7 @@ def _read_only(path: Path, how: str) -> sqlite3.Connection:
     db = sqlite3.connect(address, uri=True, timeout=BUSY_S, isolation_level=None)
     try:
         db.execute("PRAGMA query_only=ON")
+        db.execute(NO_OTHER_DISK)
         db.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except sqlite3.Error:
         db.close()

@@ -117,6 +117,14 @@ async def test_the_reader_cannot_write(store: Store) -> None:
         await store.read(lambda db: db.execute("INSERT INTO t VALUES (1)"))
 
 
+async def test_no_statement_needs_a_temporary_file(store: Store) -> None:
+    """Large ones spill; where only the data directory can be written they would fail."""
+    kept_in_memory = (2,)
+    asked = [store.write_durably, store.read]
+    for ask in asked:
+        assert await ask(lambda db: db.execute("PRAGMA temp_store").fetchone()) == kept_in_memory
+
+
 async def test_the_files_are_their_owners_only(store: Store) -> None:
     await store.write_durably(put(1))
     folder = store.path.parent
