@@ -4,9 +4,11 @@ Single use must outlast a restart, or whoever kept a used ticket could show it a
 process. Refusing all tickets of before the start would be simpler, and would cost everybody their
 place in the moment after a crash, when places matter most.
 
-The file is a ring of SLOTS records of 16 bytes, mapped into memory: to note a ticket is a store
-of 16 bytes, no system call in the path of a request, and the kernel keeps it when this process is
-killed. A power cut may lose the last seconds; the machine's clients are gone then as well.
+The file is a ring of SLOTS records of 16 bytes. A thread of its own writes them into it, so that
+a disk that hangs stops no request (a store into a mapped page would stop all threads). What was
+written the kernel keeps when this process is killed; that can lose what the thread has not come to
+yet, some milliseconds. A power cut may lose the last seconds; the machine's clients are gone then
+as well.
 
 At the bound: a record is written over only when its ticket has expired. When the oldest has not,
 no ticket is honoured until it has (`FULL`): a place lost, never one given twice.
@@ -17,10 +19,12 @@ once at each.
 
 from __future__ import annotations
 
-import mmap
 import os
+import queue
 import struct
+import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from policy_server import private_file
@@ -29,6 +33,7 @@ from policy_server.core.outcome import TicketOutcome
 
 SLOTS = 65_536
 """546 tickets per second for as long as one lives (120 s); 1 MiB."""
+END_S = 2.0
 _RECORD = struct.Struct(">II8s")  # sequence, expiry (Unix seconds), nonce
 
 Record = tuple[int, bytes]
@@ -86,7 +91,7 @@ class UsedInFile(UsedInMemory):
     def __init__(self, path: Path, slots: int = SLOTS) -> None:
         super().__init__(slots)
         self._path = path
-        self._map: mmap.mmap | None = None
+        self._pen: _Pen | None = None
         self._sequence = 0
 
     def open(self, wall: float) -> None:
@@ -102,10 +107,10 @@ class UsedInFile(UsedInMemory):
             ) from None
 
     def close(self) -> None:
-        """Let go of the file."""
-        if self._map is not None:
-            self._map.close()
-            self._map = None
+        """Let go of the file, with all in it unless its disk hangs."""
+        if self._pen is not None:
+            self._pen.end()
+            self._pen = None
 
     def _read(self, wall: float) -> list[Record]:
         """What may still be shown again, oldest first; a file that is none gives nothing."""
@@ -122,12 +127,46 @@ class UsedInFile(UsedInMemory):
         size = self._slots * _RECORD.size
         with private_file.draft(self._path) as (file, new):
             os.posix_fallocate(file.fileno(), 0, size)
-            self._map = mmap.mmap(file.fileno(), size)
-            for slot, record in enumerate(self._ring):
-                self._store(slot, record)
+            file.write(b"".join(self._numbered(record) for record in self._ring))
+            file.flush()
             new.replace(self._path)
+            self._pen = _Pen(os.dup(file.fileno()))
+
+    def _numbered(self, record: Record) -> bytes:
+        self._sequence += 1
+        return _RECORD.pack(self._sequence, *record)
 
     def _store(self, slot: int, record: Record) -> None:
-        if self._map is not None:
-            self._sequence += 1
-            _RECORD.pack_into(self._map, slot * _RECORD.size, self._sequence, *record)
+        if self._pen is not None:
+            self._pen.write(slot * _RECORD.size, self._numbered(record))
+
+
+class _Pen(threading.Thread):
+    """Writes into a file, in order, and closes it in the end. It starts with the first write."""
+
+    def __init__(self, file: int) -> None:
+        super().__init__(name="used-tickets", daemon=True)
+        self._file = file
+        self._due: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
+        self._begun = False
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Soon."""
+        if not self._begun:
+            self._begun = True
+            self.start()
+        self._due.put((offset, data))
+
+    def end(self) -> None:
+        """Write what is due, as far as the disk takes it within `END_S`."""
+        if not self._begun:
+            os.close(self._file)
+            return
+        self._due.put(None)
+        self.join(END_S)
+
+    def run(self) -> None:
+        while (due := self._due.get()) is not None:
+            with suppress(OSError):  # the process still knows; its successor may not
+                os.pwrite(self._file, due[1], due[0])
+        os.close(self._file)

@@ -7,6 +7,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def test_a_process_that_is_killed_forgets_nothing(tmp_path: Path) -> None:
         "from policy_server.adapters.used_tickets import UsedInFile\n"
         f"used = UsedInFile(Path(sys.argv[1])); used.open({NOW})\n"
         f"used.use((7).to_bytes(8, 'big'), {EXPIRES}, {NOW})\n"
+        "while not os.pread(used._pen._file, 4, 0).strip(b'\\0'): pass\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     path = tmp_path / "used"
@@ -44,6 +46,27 @@ def test_a_process_that_is_killed_forgets_nothing(tmp_path: Path) -> None:
     assert after.use(nonce(7), EXPIRES, NOW) is USED
     assert after.use(nonce(8), EXPIRES, NOW) is HONOURED
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+
+
+def test_no_request_waits_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, pwrite = threading.Event(), os.pwrite
+
+    def hanging(file: int, data: bytes, offset: int) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        disk.wait(30.0)
+        return pwrite(file, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", hanging)
+    used = opened(tmp_path / "used")
+    assert [used.use(nonce(n), EXPIRES, NOW) for n in (1, 2, 1)] == [HONOURED, HONOURED, USED]
+    assert opened(tmp_path / "used").use(nonce(2), EXPIRES, NOW) is HONOURED, "not written yet"
+    used = opened(tmp_path / "used")
+    used.use(nonce(3), EXPIRES, NOW)
+    disk.set()
+    used.close()
+    assert opened(tmp_path / "used").use(nonce(3), EXPIRES, NOW) is USED
 
 
 def test_it_is_still_used_after_many_restarts(tmp_path: Path) -> None:
