@@ -192,6 +192,8 @@ class JobsApi:
         await response.prepare(request)
         try:
             await self._stream(self._d.jobs.events(job.id, after), response)
+        except ConnectionError:  # the client has left
+            pass
         except JournalError:  # the status is out: only a broken stream says that more would come
             if request.transport is not None:
                 request.transport.abort()
@@ -261,6 +263,8 @@ async def _replay(request: web.Request, answer: Answer) -> Replayed:
             for start in range(0, 0 if request.method == "HEAD" else len(body), PIECE):
                 await response.write(body[start : start + PIECE])
             await response.write_eof()
+    except ConnectionError:  # the client has left
+        pass
     except TimeoutError:
         if request.transport is not None:
             request.transport.abort()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from aiohttp import ClientPayloadError
+from aiohttp import ClientPayloadError, web
 from aiohttp.test_utils import TestClient, TestServer
 
 from policy_server.adapters import jobs_api
@@ -266,6 +266,36 @@ async def test_a_disk_in_trouble_is_a_503(api: Api) -> None:
 @pytest.mark.parametrize("query", ["limit=x", "limit=-1", "limit="])
 async def test_a_limit_that_is_none(api: Api, query: str) -> None:
     assert (await api.get(f"/policy/jobs?{query}")).status == 400
+
+
+@dataclass
+class Chatty(FakeJobs):
+    """A job of which something is heard all the time."""
+
+    async def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
+        while True:
+            yield JobEvent(1, JobState.QUEUED, 1.0)
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("what", ["events", "response"])
+async def test_a_client_that_leaves_is_no_error(
+    api: Api, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    api.jobs.__class__ = Chatty
+    api.jobs.answers["one"] = Answer(200, (), bytes(32 * 1024 * 1024))
+    assert isinstance(api.http.server, TestServer)
+    runner = web.AppRunner(api.http.server.app)  # as in production: whoever leaves cancels nothing
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    _, writer = await asyncio.open_connection(*runner.addresses[0])
+    writer.write(f"GET /policy/jobs/one/{what} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    await until(lambda: bool(api.api._streams or api.api._reading.used))
+    writer.transport.abort()
+    await until(lambda: not (api.api._streams or api.api._reading.used))
+    await runner.cleanup()
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 @dataclass
