@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -187,9 +189,15 @@ async def written_again(end: str, disk: SmallDisk, tmp_path: Path) -> None:
     assert await uids_of_a_copy(path, tmp_path / "again") == [*expected[1:], "u7000"]
 
 
-@pytest.mark.parametrize(("at", "damage"), [(0, b"nonsense" * 20), (100, b"\xff" * 4000)])
+@pytest.mark.parametrize(
+    ("at", "damage", "told"),
+    [
+        (0, b"nonsense" * 20, "file is not a database"),
+        (100, b"\xff" * 4000, "malformed"),
+    ],
+)
 async def test_a_damaged_file_is_left_as_it_is_and_explained(
-    tmp_path: Path, at: int, damage: bytes
+    tmp_path: Path, at: int, damage: bytes, told: str
 ) -> None:
     path = tmp_path / "journal.db"
     before = opened(path)
@@ -201,14 +209,34 @@ async def test_a_damaged_file_is_left_as_it_is_and_explained(
     path.write_bytes(raw)
     code, said = verify(path)
     assert code == 1
-    assert "damaged" in said
+    assert told in said
+    assert "says more" not in said, "who asks 'journal verify' is not sent there"
     journal = opened(path)
     journal.append_waiting(request(1), RequestContext())
-    assert "damaged ('journal verify' says more); move" in (journal.stats().error or "")
-    with pytest.raises(JournalUnavailableError, match="move the file away"):
+    assert "damaged ('journal verify' says more); stop" in (journal.stats().error or "")
+    with pytest.raises(JournalUnavailableError, match="move the file and its -wal away"):
         await journal.flush()
     await journal.close()
     assert path.read_bytes() == raw
+
+
+async def test_verify_says_which_part_is_damaged(tmp_path: Path) -> None:
+    """SQLite's own check stops with an error at a broken page, and its findings with it."""
+    path = tmp_path / "journal.db"
+    before = opened(path)
+    for n in range(200):
+        before.append_waiting(request(n), RequestContext())
+    await before.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    raw = path.read_bytes()
+    page = next(at for at in range(4096, len(raw), 4096) if b"u150" in raw[at : at + 4096])
+    path.write_bytes(raw[:page] + b"\xaa" * 4096 + raw[page + 4096 :])
+    code, said = verify(path)
+    assert code == 1
+    assert f"Page {page // 4096 + 1}" in said
+    assert "damaged tables: places" in said
+    assert "-wal" in said
 
 
 async def test_records_that_nobody_wrote_are_told_and_left_alone(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from policy_server.journal.sqlite.database import (
     open_to_read,
 )
 from policy_server.journal.sqlite.jobs_inspect import job_findings
-from policy_server.journal.sqlite.trouble import explained
+from policy_server.journal.sqlite.trouble import SAYS_MORE, explained, is_damage
 from policy_server.private_file import open_folder, open_to_all
 
 MAX_FINDINGS = 20
@@ -69,12 +69,15 @@ def leases(path: Path) -> list[Held]:
 
 def findings(path: Path) -> list[str]:
     """What is wrong with the journal, one sentence each; nothing = it is sound."""
+    found: list[str] = []
     try:
         with _reading(path) as db:
-            found = [*_identity(db, path), *_damage(db), *_unreadable(db)]
-            return [*found, *job_findings(db), *_modes(path)]
+            found += _identity(db, path)
+            if damage := _damage(db):
+                return [*found, *damage]  # what is in a damaged file can't be read to its end
+            return [*found, *_unreadable(db), *job_findings(db), *_modes(path)]
     except JournalError as error:
-        return [str(error)]
+        return [*found, str(error).replace(SAYS_MORE, "")]
 
 
 def _identity(db: sqlite3.Connection, path: Path) -> list[str]:
@@ -90,13 +93,26 @@ def _identity(db: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _damage(db: sqlite3.Connection) -> list[str]:
-    rows = [text for (text,) in db.execute(f"PRAGMA integrity_check({MAX_FINDINGS})")]
+    rows = _checked(db, str(MAX_FINDINGS)) or _checked(db, "1")  # which ends at the first finding
     if rows == ["ok"]:
         return []
-    return [f"damaged: {text}" for text in rows] + [
-        "stop the server, keep a copy of the file, save what can be saved with "
-        "`sqlite3 FILE .recover`, move it away and start anew"
+    tables = [name for (name,) in db.execute(_TABLES) if _checked(db, f'"{name}"') != ["ok"]]
+    return [
+        *(f"damaged: {line}" for text in rows or ["all of it"] for line in text.splitlines()),
+        f"damaged tables: {', '.join(tables) or 'none'}",
+        "stop the server, move the file and its -wal away, keep both, and start it again. What can "
+        "be saved: `sqlite3 FILE .recover`, with a sqlite3 that can (Debian's can't)",
     ]
+
+
+def _checked(db: sqlite3.Connection, what: str) -> list[str]:
+    """What SQLite finds, "ok" if nothing; empty when it gets stuck in the damage."""
+    try:
+        return [text for (text,) in db.execute(f"PRAGMA integrity_check({what})")]
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise
+        return []
 
 
 def _unreadable(db: sqlite3.Connection) -> list[str]:

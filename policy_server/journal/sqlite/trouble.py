@@ -11,7 +11,11 @@ from policy_server.journal.port import JournalError
 _FULL = "the disk is full; free some space, the journal goes on by itself"
 _READ_ONLY = "can't be written (read-only); make it writable, the journal goes on by itself"
 _IO = "the disk reports an input/output error; look at it (dmesg), the journal tries again"
-_DAMAGED = "damaged ('journal verify' says more); move the file away, keep it, and restart"
+SAYS_MORE = " ('journal verify' says more)"
+_DAMAGED = (
+    f"damaged{SAYS_MORE}; stop the server, move the file and its -wal away, keep both, "
+    "and start it again"
+)
 _FOLDER = "can't be opened; does its folder exist, and may this user write there?"
 _BUSY = "locked by another program; close it, the journal tries again"
 
