@@ -319,9 +319,16 @@ class PolicyServer:
         self._config = config
         self._scraper.use(pages_of(config))
         self._backends.use(config)
-        if how.accepted is not None:
-            how.accepted(config)
         self._log.info("reloaded", pools=[p.name for p in config.pools])
+        if how.accepted is not None:
+            try:
+                how.accepted(config)
+            except OSError as error:
+                self._reload_error = (
+                    "the last reload is in force, but not kept: after a crash the configuration "
+                    f"before it holds ({error.strerror}); reload again"
+                )
+                self._log.error("reload not kept", error=self._reload_error)
 
     async def _tick(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 
 from policy_server.envoy_config.command import ANY_HOSTS
+from policy_server.gateway.bootstrap import Bootstrap
 from policy_server.gateway.child import Child, FailedStarts
 from policy_server.gateway.plan import Plan
 
@@ -21,14 +22,19 @@ _ACTIVE = re.compile(rb"http\.gateway\.downstream_rq_active: (\d+)")
 
 
 class Envoy:
-    """Keeps one Envoy running with the plan's bootstrap. `ready` is set while it takes traffic;
+    """Keeps one Envoy running with its bootstrap. `ready` is set while it takes traffic;
     `ended` is called between two lives, when nothing of the last one runs any more."""
 
     def __init__(
-        self, plan: Plan, say: Callable[[str], None], ended: Callable[[], None] = lambda: None
+        self,
+        plan: Plan,
+        say: Callable[[str], None],
+        bootstrap: Bootstrap,
+        ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.ready = asyncio.Event()
         self._ended = ended
+        self._bootstrap = bootstrap
         self._plan = plan
         self._say = say
         self._child: Child | None = None
@@ -57,7 +63,7 @@ class Envoy:
 
     def _command(self) -> list[str]:
         return [
-            *(self._plan.envoy, "-c", str(self._plan.bootstrap_file)),
+            *(self._plan.envoy, "-c", str(self._bootstrap.file)),
             # Nothing of a hot restart is used, and its shared memory is one more thing to miss.
             "--disable-hot-restart",
             *("--drain-time-s", str(DRAIN_TIME_S), "--drain-strategy", "immediate"),

@@ -20,7 +20,7 @@ from policy_server.envoy_config.options import (
     Upstream,
     Wiring,
 )
-from policy_server.gateway import accepted
+from policy_server.gateway.shelf import DISK_TROUBLE
 from policy_server.processes import TAKEN, find_envoy, first_taken, free_port, port_trouble
 
 CA_FILES = (
@@ -63,21 +63,6 @@ class Plan:
     envoy: str
     data_dir: Path
     child_env: Mapping[str, str]
-
-    @property
-    def bootstrap_file(self) -> Path:
-        """Where Envoy's configuration is written."""
-        return self.data_dir / "envoy.yaml"
-
-    @property
-    def accepted_file(self) -> Path:
-        """Where the configuration in force is kept."""
-        return self.data_dir / accepted.NAME
-
-    @property
-    def built_file(self) -> Path:
-        """Where the configuration is kept that Envoy's was made from."""
-        return self.data_dir / accepted.BUILT_NAME
 
 
 def make_plan(flags: Flags, env: Mapping[str, str]) -> Plan:
@@ -199,6 +184,8 @@ def _make_folder(folder: Path) -> None:
         (folder / ".writable").touch()
         (folder / ".writable").unlink()
     except OSError as error:
+        if folder.is_dir() and error.errno in DISK_TROUBLE:
+            return  # the right one, and it goes without: see shelf.py
         raise ConfigError(
             f"--data-dir: {folder} cannot be written ({error.strerror}); choose another folder"
         ) from None

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from policy_server.config import split_host_port
 from policy_server.envoy_config.command import ANY_HOSTS
 from policy_server.gateway import standby
+from policy_server.gateway.accepted import Kept
 from policy_server.gateway.bootstrap import Bootstrap
 from policy_server.gateway.child import Child, FailedStarts, GaveUpError
 from policy_server.gateway.liveness import Patience, health_of, until_stuck
@@ -29,11 +30,14 @@ READY_WITHIN_S = 60.0
 class PolicyServers:
     """Keeps one policy server serving. `ready` is set while it does."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None], bootstrap: Bootstrap) -> None:
+    def __init__(
+        self, plan: Plan, say: Callable[[str], None], bootstrap: Bootstrap, kept: Kept
+    ) -> None:
         self.ready = asyncio.Event()
         self.active: Child | None = None
         self._plan = plan
         self._bootstrap = bootstrap
+        self._kept = kept
         self._say = say
         host, port = split_host_port(plan.config.server.http)
         self._ask = health_of(ANY_HOSTS.get(host, host), port)
@@ -107,8 +111,8 @@ class PolicyServers:
         command += ["--wiring", self._plan.options.wiring]
         if self._plan.config_file is not None:
             command += ["--config", str(self._plan.config_file)]
-        command += ["--accepted", str(self._plan.accepted_file)]
-        command += ["--built", str(self._plan.built_file)]
+        command += ["--accepted", str(self._kept.accepted)]
+        command += ["--built", str(self._kept.built)]
         child = await Child.start(command, self._plan.child_env, piped=True)
         if self._stopping:
             child.kill()

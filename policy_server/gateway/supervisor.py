@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from policy_server.config import ConfigError
-from policy_server.gateway import accepted
+from policy_server.gateway.accepted import Kept
 from policy_server.gateway.bootstrap import Bootstrap
 from policy_server.gateway.child import GaveUpError
 from policy_server.gateway.envoy import Envoy
 from policy_server.gateway.plan import Plan
 from policy_server.gateway.policy import PolicyServers
+from policy_server.gateway.shelf import Shelf
 from policy_server.process_lock import LockedError, ProcessLock
 from policy_server.processes import raise_file_limit
 
@@ -33,18 +34,16 @@ LOCK_NAME = "gateway.lock"
 def run_gateway(plan: Plan) -> int:
     """Runs until a signal; the exit code of the command."""
     raise_file_limit()
+    shelf = Shelf(plan.data_dir, _say)
+    lock = None
     try:
         lock = _own(plan.data_dir)
-        bootstrap = Bootstrap(plan)
-        bootstrap.write()
-        for kept in (plan.accepted_file, plan.built_file):
-            accepted.save(plan.config, kept)
-    except OSError as error:
-        raise ConfigError(f"--data-dir: {error.filename}: {error.strerror}") from None
-    try:
-        return asyncio.run(_Supervisor(plan, bootstrap).run())
+        supervisor = _Supervisor(plan, shelf)
+        return asyncio.run(supervisor.run())
     finally:
-        lock.release()
+        shelf.clear()
+        if lock is not None:
+            lock.release()
 
 
 def _own(data_dir: Path) -> ProcessLock:
@@ -52,6 +51,8 @@ def _own(data_dir: Path) -> ProcessLock:
     standby takes over with."""
     try:
         return ProcessLock(data_dir / LOCK_NAME)
+    except OSError as error:
+        raise _not_written(data_dir, error) from None
     except LockedError as error:
         raise ConfigError(
             f"--data-dir: {data_dir} is in use by the gateway with process id {error.owner}; "
@@ -59,11 +60,20 @@ def _own(data_dir: Path) -> ProcessLock:
         ) from None
 
 
+def _not_written(data_dir: Path, error: OSError) -> ConfigError:
+    return ConfigError(f"--data-dir: {error.filename or data_dir}: {error.strerror}")
+
+
 class _Supervisor:
-    def __init__(self, plan: Plan, bootstrap: Bootstrap) -> None:
-        self._policy = PolicyServers(plan, _say, bootstrap)
-        self._envoy = Envoy(plan, _say, self._envoy_ended)
-        self._bootstrap = bootstrap
+    def __init__(self, plan: Plan, shelf: Shelf) -> None:
+        self._bootstrap = Bootstrap(plan, shelf)
+        try:
+            self._bootstrap.write()
+            kept = Kept.on(shelf, plan.config)
+        except OSError as error:
+            raise _not_written(plan.data_dir, error) from None
+        self._policy = PolicyServers(plan, _say, self._bootstrap, kept)
+        self._envoy = Envoy(plan, _say, self._bootstrap, self._envoy_ended)
         self._stop, self._now = asyncio.Event(), asyncio.Event()
 
     def _envoy_ended(self) -> None:

@@ -21,6 +21,8 @@ from tests.support import wired
 from tests.support.echo_upstream import EchoUpstream, running_upstream
 from tests.support.envoy_process import wait_http_ok
 from tests.support.gateway_command import GatewayCommand, command_line, running_gateway
+from tests.support.needs import missing
+from tests.support.small_disk import small_disk
 
 ONE_SLOT = """
 pools: [{limit: {algorithm: fixed, initial: 1, max: 1}}]
@@ -127,6 +129,29 @@ async def test_a_killed_envoy_is_started_again(tmp_path: Path) -> None:
         os.kill(gateway.envoy_pid(), signal.SIGKILL)
         await wait_http_ok(f"{gateway.url}/v1/models")
         assert await post(gateway) == 200
+
+
+@pytest.mark.parametrize("how", ["full", "read-only"])
+async def test_a_disk_in_trouble_keeps_no_gateway_from_starting(how: str, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "data", "4m") as disk:
+        if not disk.mounted:
+            missing("no disk may be mounted here: run the tests with CAP_SYS_ADMIN")
+        async with one_slot(tmp_path) as (gateway, _):
+            assert await post(gateway) == 200
+            if how == "full":
+                disk.fill()
+                os.kill(gateway.envoy_pid(), signal.SIGKILL)
+                disk.fill()
+                await wait_http_ok(f"{gateway.url}/v1/models")
+                assert await post(gateway) == 200
+        disk.fill()
+        disk.read_only(how == "read-only")
+        async with one_slot(tmp_path) as (gateway, _):
+            assert await post(gateway) == 200
+            os.kill(gateway.envoy_pid(), signal.SIGKILL)
+            await wait_http_ok(f"{gateway.url}/v1/models")
+            os.kill(gateway.policy_pids()[0], signal.SIGKILL)
+            assert await post(gateway) == 200
 
 
 async def test_a_killed_envoy_gives_its_slots_back_at_once(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 import pytest
@@ -102,3 +103,17 @@ async def test_a_reload_is_judged_by_what_envoy_was_made_from() -> None:
 async def test_a_replacement_judges_by_what_the_first_one_began_with() -> None:
     lowered = Config.model_validate({"classes": {"P2": {"max_wait_s": 20}}})
     assert said_of(PolicyServer(lowered, "gateway"), 45, built=Config()) == ""
+
+
+async def test_a_reload_that_can_not_be_kept_holds_and_says_so() -> None:
+    server = PolicyServer(Config(), "gateway")
+
+    def full(_: Config) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    config = Config.model_validate({"classes": {"P2": {"max_wait_s": 20}}})
+    server.reload(Reload(lambda: config, full))
+    (problem,) = server._problems()
+    assert "in force, but not kept" in problem
+    assert "No space left on device" in problem
+    assert said_of(server, 21) == ""

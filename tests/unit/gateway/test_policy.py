@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from policy_server.gateway.accepted import Kept
 from policy_server.gateway.bootstrap import Bootstrap
 from policy_server.gateway.child import Child
 from policy_server.gateway.plan import Plan
@@ -35,7 +37,8 @@ async def test_a_reload_waits_until_the_policy_server_can_take_it(
 ) -> None:
     config = SimpleNamespace(server=SimpleNamespace(http="127.0.0.1:1"))
     plan, bootstrap = SimpleNamespace(config=config), SimpleNamespace(node="gateway@1")
-    servers = PolicyServers(cast(Plan, plan), lambda _: None, cast(Bootstrap, bootstrap))
+    kept = Kept(Path("accepted"), Path("built"))
+    servers = PolicyServers(cast(Plan, plan), lambda _: None, cast(Bootstrap, bootstrap), kept)
     child = Started()
     servers.active = cast(Child, child)
     standby: Any = Started()
