@@ -29,22 +29,23 @@ from policy_server.adapters.answers import Dialect
 from policy_server.adapters.classify import key_hash, owner_name
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
-from policy_server.config import MAX_JOB_ANSWER_BYTES
 from policy_server.config_jobs import CALLER_HEADER, HOP_BY_HOP, JOBS_PATH, TENANT_HEADER
 from policy_server.config_source import ConfigError
-from policy_server.journal.jobs import Answer, Job, JobEvent, JobState, size_of
+from policy_server.journal.jobs import AnswerHead, Job, JobEvent, JobState
 from policy_server.journal.port import JournalError
-from policy_server.memory import Memory
+from policy_server.memory import Memory, Share
 
 MAX_LISTED = 1000
 DEFAULT_LISTED = 100
 POLL_AFTER_S = 2
 MAX_READING = 128 * 1024 * 1024
-"""Bytes of answers in memory, of all who fetch one."""
+"""Bytes of answers in memory, of all who fetch one. Each has a piece of it at a time."""
 READ_WAIT_S = 10.0
-REPLAY_S = 600.0
-"""Who takes longer for an answer is cut off."""
 PIECE = 256 * 1024
+IN_MEMORY = 2
+"""As what was read, and as what the connection has not taken yet."""
+PIECE_S = 30.0
+"""Who does not take a piece in so long is cut off."""
 PROBLEM = "application/problem+json"
 _NOT_OURS = HOP_BY_HOP | {"content-length"}
 _NO_BODY = frozenset({204, 304})
@@ -159,18 +160,9 @@ class JobsApi:
     async def response(self, request: web.Request) -> web.StreamResponse:
         """The answer, byte for byte."""
         job = await self._job(request)
-        with self._reading.share() as share:
-            try:
-                async with asyncio.timeout(READ_WAIT_S):
-                    await share.grow(MAX_JOB_ANSWER_BYTES)
-            except TimeoutError:
-                response = _problem(503, "Many answers are being fetched; ask again.")
-                response.headers["retry-after"] = str(POLL_AFTER_S)
-                return response
-            answer = await self._d.jobs.answer(job.id)
-            if answer is not None:
-                share.shrink_to(size_of(answer))
-                return await _replay(request, answer)
+        head = await self._d.jobs.answer_head(job.id)
+        if head is not None:
+            return await self._replay(request, job.id, head)
         if not job.state.ended:
             response = _problem(409, f"The job is {job.state.value}: no answer yet.")
             response.headers["retry-after"] = str(POLL_AFTER_S)
@@ -178,6 +170,45 @@ class JobsApi:
         if job.state is JobState.FAILED:
             return _problem(502, job.detail or "No model server answered.")
         return _problem(410, f"The job is {job.state.value}: there is no answer.")
+
+    async def _replay(
+        self, request: web.Request, job_id: str, head: AnswerHead
+    ) -> web.StreamResponse:
+        """The stored answer, as if the model server gave it now, in pieces."""
+        with self._reading.share() as share:
+            try:
+                async with asyncio.timeout(READ_WAIT_S):
+                    await share.grow(IN_MEMORY * PIECE)
+            except TimeoutError:
+                problem = _problem(503, "Many answers are being fetched; ask again.")
+                problem.headers["retry-after"] = str(POLL_AFTER_S)
+                return problem
+            response = replayed(head)
+            await response.prepare(request)
+            size = 0 if request.method == "HEAD" else response.content_length or 0
+            try:
+                whole = await self._write(response, job_id, size, share)
+            except (TimeoutError, ConnectionError, JournalError):
+                whole = False
+            if not whole and request.transport is not None:
+                request.transport.abort()  # the status is out: only this says that more would come
+            return response
+
+    async def _write(
+        self, response: web.StreamResponse, job_id: str, size: int, share: Share
+    ) -> bool:
+        """The body, `size` bytes; False when it is forgotten in the middle."""
+        for start in range(0, size, PIECE):
+            if not share.held:
+                await share.grow(IN_MEMORY * PIECE)
+            piece = await self._d.jobs.answer_part(job_id, start, PIECE)
+            if piece is None:
+                return False
+            async with asyncio.timeout(PIECE_S):
+                await response.write(piece)
+            share.shrink_to(0)  # whoever waits longer has the next turn
+        await response.write_eof()
+        return True
 
     async def events(self, request: web.Request) -> web.StreamResponse:
         """Server-sent events, up to the end of the job."""
@@ -249,25 +280,12 @@ class Replayed(web.StreamResponse):
     """An answer that is somebody else's: nothing is added to its headers."""
 
 
-async def _replay(request: web.Request, answer: Answer) -> Replayed:
-    """The stored answer, as if the model server gave it now. In pieces: what a slow reader has not
-    taken yet is in memory once."""
-    headers = CIMultiDict(pair for pair in answer.headers if pair[0] not in _NOT_OURS)
-    response = Replayed(status=answer.status, headers=headers)
-    body = memoryview(b"" if answer.status in _NO_BODY else answer.body)
-    if answer.status not in _NO_BODY:
-        response.content_length = len(body)
-    try:
-        async with asyncio.timeout(REPLAY_S):
-            await response.prepare(request)
-            for start in range(0, 0 if request.method == "HEAD" else len(body), PIECE):
-                await response.write(body[start : start + PIECE])
-            await response.write_eof()
-    except ConnectionError:  # the client has left
-        pass
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
+def replayed(head: AnswerHead) -> Replayed:
+    """The head of a stored answer, as if the model server gave it now."""
+    headers = CIMultiDict(pair for pair in head.headers if pair[0] not in _NOT_OURS)
+    response = Replayed(status=head.status, headers=headers)
+    if head.status not in _NO_BODY:
+        response.content_length = head.body_bytes
     return response
 
 

@@ -15,7 +15,7 @@ from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority, Request
 from policy_server.core.samples import Completion, LoadReport, Usage
 from policy_server.driver import Hold
-from policy_server.journal.jobs import Accepted, Answer, Job, JobEvent, JobRefusal, Submission
+from policy_server.journal.jobs import Accepted, AnswerHead, Job, JobEvent, JobRefusal, Submission
 
 
 class Gate(Protocol):
@@ -117,8 +117,12 @@ class JobDesk(Protocol):
         """The newest jobs of an owner (None = of all)."""
         ...
 
-    async def answer(self, job_id: str) -> Answer | None:
-        """What the model server answered."""
+    async def answer_head(self, job_id: str) -> AnswerHead | None:
+        """What the model server answered, without its body."""
+        ...
+
+    async def answer_part(self, job_id: str, start: int, size: int) -> bytes | None:
+        """Some of its body; None when it is forgotten by now."""
         ...
 
     def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:

@@ -29,7 +29,7 @@ from policy_server.jobs.vault import Vault, another_key, split_secrets, split_ta
 from policy_server.jobs.watch import Watchers
 from policy_server.journal.jobs import (
     Accepted,
-    Answer,
+    AnswerHead,
     Ending,
     Job,
     JobEvent,
@@ -188,9 +188,13 @@ class Jobs:
         """The newest jobs."""
         return await self._store.listed(owner, limit)
 
-    async def answer(self, job_id: str) -> Answer | None:
-        """What the model server answered."""
-        return await self._store.answer(job_id)
+    async def answer_head(self, job_id: str) -> AnswerHead | None:
+        """What the model server answered, without its body."""
+        return await self._store.answer_head(job_id)
+
+    async def answer_part(self, job_id: str, start: int, size: int) -> bytes | None:
+        """Some of its body; None when it is forgotten by now."""
+        return await self._store.answer_part(job_id, start, size)
 
     @property
     def problem(self) -> str | None:

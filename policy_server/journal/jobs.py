@@ -168,6 +168,15 @@ class Answer:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """An answer without its body, and how large that is."""
+
+    status: int
+    headers: Headers
+    body_bytes: int
+
+
 def size_of(answer: Answer | None) -> int:
     """Bytes that an answer takes in a store."""
     if answer is None:
@@ -265,8 +274,12 @@ class JobStore(Protocol):
         """What is to be sent; None when the job is unknown or has ended."""
         ...
 
-    async def answer(self, job_id: str) -> Answer | None:
+    async def answer_head(self, job_id: str) -> AnswerHead | None:
         """What came back; None when nothing did, or not yet."""
+        ...
+
+    async def answer_part(self, job_id: str, start: int, size: int) -> bytes | None:
+        """Up to `size` bytes of its body from `start` on; None when it is forgotten by now."""
         ...
 
     async def history(self, job_id: str) -> list[JobEvent]:

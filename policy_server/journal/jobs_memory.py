@@ -14,6 +14,7 @@ from policy_server.journal.jobs import (
     RECORD_BYTES,
     Accepted,
     Answer,
+    AnswerHead,
     DueWebhook,
     Ending,
     Job,
@@ -154,8 +155,19 @@ class MemoryJobs:
         kept = self._kept.get(job_id)
         return None if kept is None else kept.request
 
-    async def answer(self, job_id: str) -> Answer | None:
+    async def answer_head(self, job_id: str) -> AnswerHead | None:
         """See `JobStore`."""
+        answer = self._answer(job_id)
+        if answer is None:
+            return None
+        return AnswerHead(answer.status, answer.headers, len(answer.body))
+
+    async def answer_part(self, job_id: str, start: int, size: int) -> bytes | None:
+        """See `JobStore`."""
+        answer = self._answer(job_id)
+        return None if answer is None else answer.body[start : start + size]
+
+    def _answer(self, job_id: str) -> Answer | None:
         kept = self._kept.get(job_id)
         return None if kept is None else kept.answer
 

@@ -19,10 +19,21 @@ from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from tests.crash import jobs_scenario
 from tests.crash.jobs_scenario import JOBS, answer_of, new_job
+from tests.support.jobs_stage import stored_answer
 
 ROOT = Path(__file__).resolve().parents[2]
 ENDS = (JobState.DONE, JobState.FAILED, JobState.CANCELLED, JobState.CANCELLED)
-READS = {"load", "get", "listed", "request", "answer", "history", "unfinished", "overdue"}
+READS = {
+    "load",
+    "get",
+    "listed",
+    "request",
+    "answer_head",
+    "answer_part",
+    "history",
+    "unfinished",
+    "overdue",
+}
 READS |= {"due_webhooks", "counts", "known", "ended_bytes", "trouble", "found"}
 FSYNCS = ("always", "interval")
 
@@ -67,7 +78,7 @@ async def check(folder: Path) -> None:
             assert forgotten or ("accepted", number) not in said, f"job {number} is lost"
             continue
         assert ("forgotten", number) not in said
-        request, answer = await jobs.request(job.id), await jobs.answer(job.id)
+        request, answer = await jobs.request(job.id), await stored_answer(jobs, job.id)
         history = await jobs.history(job.id)
         assert history[0].state is JobState.QUEUED
         assert history[-1].state is job.state

@@ -18,7 +18,7 @@ from policy_server.driver import Driver
 from policy_server.jobs.service import Jobs
 from policy_server.jobs.settings import JobRules, Via
 from policy_server.jobs.vault import Vault
-from policy_server.journal.jobs import Accepted, Ending, Job, JobRequest, NewJob, Submission
+from policy_server.journal.jobs import Accepted, Answer, Ending, Job, JobRequest, NewJob, Submission
 from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.memory import MemoryJournal
 from policy_server.journal.port import JournalUnavailableError
@@ -134,6 +134,14 @@ async def stage(handler: Handler, **more: Any) -> AsyncIterator[Stage]:
     async with model_server(handler) as (url, seen), running(url, **more) as stage:
         stage.seen = seen
         yield stage
+
+
+async def stored_answer(store: Any, job_id: str) -> Answer | None:
+    """What the model server answered, put together from pieces."""
+    head, body = await store.answer_head(job_id), b""
+    while head is not None and len(body) < head.body_bytes:
+        body += await store.answer_part(job_id, len(body), 1 + head.body_bytes // 3)
+    return None if head is None else Answer(head.status, head.headers, body)
 
 
 async def until(happened: Callable[[], object]) -> None:

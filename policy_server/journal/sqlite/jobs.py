@@ -20,7 +20,7 @@ from policy_server.journal.jobs import (
     MAX_EVENTS,
     RECORD_BYTES,
     Accepted,
-    Answer,
+    AnswerHead,
     DueWebhook,
     Ending,
     Job,
@@ -175,9 +175,13 @@ class SqliteJobs:
         """See `JobStore`."""
         return await self._store.read(lambda db: queries.request_of(db, job_id))
 
-    async def answer(self, job_id: str) -> Answer | None:
+    async def answer_head(self, job_id: str) -> AnswerHead | None:
         """See `JobStore`."""
-        return await self._store.read(lambda db: queries.answer_of(db, job_id))
+        return await self._store.read(lambda db: queries.answer_head(db, job_id))
+
+    async def answer_part(self, job_id: str, start: int, size: int) -> bytes | None:
+        """See `JobStore`."""
+        return await self._store.read(lambda db: queries.answer_part(db, job_id, start, size))
 
     async def history(self, job_id: str) -> list[JobEvent]:
         """See `JobStore`."""

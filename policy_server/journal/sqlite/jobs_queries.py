@@ -9,7 +9,7 @@ from itertools import islice
 from policy_server.journal.jobs import (
     RECORD_BYTES,
     Accepted,
-    Answer,
+    AnswerHead,
     DueWebhook,
     Job,
     JobEvent,
@@ -112,14 +112,29 @@ def request_of(db: sqlite3.Connection, job_id: str) -> JobRequest | None:
     return None if row is None else JobRequest(row[0], headers_of(row[1]), row[2], row[3])
 
 
-def answer_of(db: sqlite3.Connection, job_id: str) -> Answer | None:
-    """What came back."""
+def answer_head(db: sqlite3.Connection, job_id: str) -> AnswerHead | None:
+    """What came back, without its body."""
     row = db.execute(
-        "SELECT status, answer_headers, answer_body FROM jobs JOIN job_contents USING (seq)"
+        "SELECT status, answer_headers, length(answer_body) FROM jobs JOIN job_contents USING (seq)"
         " WHERE id = ? AND answer_body IS NOT NULL",
         (job_id,),
     ).fetchone()
-    return None if row is None else Answer(row[0], headers_of(row[1]), row[2])
+    return None if row is None else AnswerHead(row[0], headers_of(row[1]), row[2])
+
+
+def answer_part(db: sqlite3.Connection, job_id: str, start: int, size: int) -> bytes | None:
+    """Some of the body; no more than that is read from the disk."""
+    row = db.execute("SELECT seq FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    if row is None:
+        return None
+    try:
+        with db.blobopen("job_contents", "answer_body", row[0], readonly=True) as body:
+            body.seek(start)
+            return body.read(size)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        return None  # forgotten in this moment
 
 
 def history_of(db: sqlite3.Connection, job_id: str) -> list[JobEvent]:

@@ -24,7 +24,7 @@ from policy_server.adapters.rules import ClassifyRules, TenantSource
 from policy_server.config import Config
 from policy_server.config_jobs import caller_mark
 from policy_server.core.request import Priority
-from policy_server.journal.jobs import Answer, Job, JobEvent, JobState
+from policy_server.journal.jobs import Answer, AnswerHead, Job, JobEvent, JobState
 from policy_server.journal.port import JournalUnavailableError
 from policy_server.memory import Memory
 from tests.support.jobs_stage import until
@@ -53,8 +53,13 @@ class FakeJobs:
     async def listed(self, owner: str | None, limit: int) -> list[Job]:
         return [one for one in self.jobs if owner in (None, one.owner)][:limit]
 
-    async def answer(self, job_id: str) -> Answer | None:
-        return self.answers.get(job_id)
+    async def answer_head(self, job_id: str) -> AnswerHead | None:
+        found = self.answers.get(job_id)
+        return found and AnswerHead(found.status, found.headers, len(found.body))
+
+    async def answer_part(self, job_id: str, start: int, size: int) -> bytes | None:
+        found = self.answers.get(job_id)
+        return None if found is None else found.body[start : start + size]
 
     async def events(self, job_id: str, after: int) -> AsyncIterator[JobEvent | None]:
         yield JobEvent(1, JobState.QUEUED, 1.0)
@@ -185,31 +190,40 @@ async def test_the_answer_is_replayed_as_it_came(api: Api) -> None:
     assert (await api.get("/policy/jobs/one/response", "acme")).status == 204
 
 
-async def test_readers_who_take_nothing_fill_no_memory(
+async def test_readers_who_take_nothing_fill_no_memory_and_stop_nobody(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = 8 * 1024 * 1024
-    monkeypatch.setattr(jobs_api, "MAX_JOB_ANSWER_BYTES", size)
+    piece = jobs_api.IN_MEMORY * jobs_api.PIECE
     monkeypatch.setattr(jobs_api, "READ_WAIT_S", 0.05)
-    reading = api.api._reading = Memory(2 * size)
+    reading = api.api._reading = Memory(8 * piece)
     api.jobs.answers["one"] = Answer(200, (), bytes(size))
     api.jobs.answers["two"] = Answer(200, (), b"small")
     async with contextlib.AsyncExitStack() as stack:
-        for _ in range(3):  # two fit, one may go over
+        for _ in range(8):
             await stack.enter_async_context(api.http.get("/policy/jobs/one/response"))
-        assert reading.used == 3 * size
+            assert await (await api.get("/policy/jobs/two/response")).read() == b"small"
+        assert reading.used == 8 * piece  # an eighth of what they want
+        await stack.enter_async_context(api.http.get("/policy/jobs/one/response"))  # goes over
         late = await api.get("/policy/jobs/two/response")
         assert (late.status, late.headers["retry-after"]) == (503, "2")
     await until(lambda: not reading.used)  # their connections are closed
-    assert await (await api.get("/policy/jobs/two/response")).read() == b"small"
     assert await (await api.get("/policy/jobs/one/response")).read() == bytes(size)
     assert reading.used == 0
+
+
+async def test_an_answer_that_is_forgotten_in_the_middle_breaks_off(api: Api) -> None:
+    api.jobs.answers["one"] = Answer(200, (), bytes(8 * 1024 * 1024))
+    answer = await api.get("/policy/jobs/one/response")
+    del api.jobs.answers["one"]
+    with pytest.raises(ClientPayloadError):
+        await answer.read()
 
 
 async def test_who_takes_too_long_for_an_answer_is_cut_off(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_api, "REPLAY_S", 0.05)
+    monkeypatch.setattr(jobs_api, "PIECE_S", 0.05)
     api.jobs.answers["one"] = Answer(200, (), bytes(32 * 1024 * 1024))
     answer = await api.get("/policy/jobs/one/response")
     await until(lambda: not api.api._reading.used)

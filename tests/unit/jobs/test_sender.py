@@ -15,7 +15,7 @@ from policy_server.jobs.delivery import answered
 from policy_server.jobs.sender import Delivery, Parcel, Sender
 from policy_server.journal.jobs import JobState
 from policy_server.memory import Memory, Share
-from tests.support.jobs_stage import Handler, model_server, running, stage, until
+from tests.support.jobs_stage import Handler, model_server, running, stage, stored_answer, until
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -128,7 +128,7 @@ async def test_many_large_answers_come_in_one_after_the_other_when_memory_is_sho
         jobs = [await live.submit() for _ in range(40)]
         for job in jobs:
             assert (await live.ended(job)).state is JobState.DONE
-            answer = await live.store.answer(job.id)
+            answer = await stored_answer(live.store, job.id)
             assert len(answer.body) == size
         assert bound - size < most <= bound + size + 40 * len(b"body")
         await until(lambda: memory.used == 0)

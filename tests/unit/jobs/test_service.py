@@ -30,7 +30,7 @@ from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.port import JournalUnavailableError
 from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.store import Store, StoreOptions
-from tests.support.jobs_stage import BadDisk, model_server, ok, running, stage
+from tests.support.jobs_stage import BadDisk, model_server, ok, running, stage, stored_answer
 
 pytestmark = pytest.mark.usefixtures("quickly")
 
@@ -53,7 +53,7 @@ async def test_what_came_goes_and_what_is_answered_is_kept() -> None:
     async with stage(ok) as live:
         job = await live.submit("/a%2Fb?q=%20x", headers=headers, body=b"\0\xff")
         assert (await live.ended(job)).state is JobState.DONE
-        answer = await live.store.answer(job.id)
+        answer = await stored_answer(live.store, job.id)
         assert answer is not None
         assert (answer.status, answer.body) == (201, b"\0\xff")
         assert ("x-who", "me") in answer.headers
@@ -225,7 +225,7 @@ async def test_an_answer_that_breaks_off_is_asked_for_again() -> None:
 
     async with stage(breaks) as live:
         job = await live.ended(await live.submit())
-        answer = await live.store.answer(job.id)
+        answer = await stored_answer(live.store, job.id)
         assert (job.state, job.attempt, job.failures) == (JobState.DONE, 3, 2)
         assert answer is not None
         assert answer.body == b"whole"
@@ -251,7 +251,7 @@ async def test_the_last_failure_is_kept(monkeypatch: pytest.MonkeyPatch) -> None
     async with stage(fails) as live:
         job = await live.ended(await live.submit())
         assert (job.state, job.status, job.attempt) == (JobState.FAILED, 500, 3)
-        answer = await live.store.answer(job.id)
+        answer = await stored_answer(live.store, job.id)
         assert answer is not None
         assert answer.body == b"sorry"
 

@@ -24,6 +24,7 @@ from policy_server.journal.jobs import (
     NewJob,
     Note,
 )
+from tests.support.jobs_stage import stored_answer
 from tests.unit.journal.jobs_harness import HARNESSES, JobsHarness
 
 ANSWER = Answer(200, (("content-type", "x"), ("set-cookie", "a"), ("set-cookie", "b")), b"\0\xff")
@@ -80,14 +81,15 @@ async def test_an_accepted_job_is_kept_whole(harness: JobsHarness) -> None:
     for _ in range(2):
         assert await harness.store.get(given.job.id) == given.job
         assert await harness.store.request(given.job.id) == given.request
-        assert await harness.store.answer(given.job.id) is None
+        assert await stored_answer(harness.store, given.job.id) is None
         await harness.restart()
 
 
 async def test_what_is_unknown_is_none(store: JobStore) -> None:
     assert await store.get("x") is None
     assert await store.request("x") is None
-    assert await store.answer("x") is None
+    assert await stored_answer(store, "x") is None
+    assert await store.answer_part("x", 0, 9) is None
     assert await store.history("x") == []
     assert await store.finish(Ending("x", JobState.DONE, 1.0)) is None
     store.note(Note("x", JobState.DISPATCHED, 1.0, 1))
@@ -138,7 +140,7 @@ async def test_the_end_keeps_the_answer_and_drops_request_and_secrets(
     assert ended == replace(job, state=JobState.DONE, changed_at=300.0, detail="ok", status=200)
     for _ in range(2):
         assert await harness.store.get(job.id) == ended
-        assert await harness.store.answer(job.id) == ANSWER
+        assert await stored_answer(harness.store, job.id) == ANSWER
         assert await harness.store.request(job.id) is None
         await harness.restart()
 
@@ -148,7 +150,8 @@ async def test_the_first_end_stands(store: JobStore) -> None:
     assert await store.finish(Ending(job.id, JobState.CANCELLED, 300.0)) is not None
     assert await store.finish(Ending(job.id, JobState.DONE, 301.0, answer=ANSWER)) is None
     store.note(Note(job.id, JobState.QUEUED, 302.0, 1))
-    assert await store.answer(job.id) is None
+    assert await stored_answer(store, job.id) is None
+    assert await store.answer_part(job.id, 0, 9) is None
     assert (await store.history(job.id))[-1].state is JobState.CANCELLED
 
 
@@ -195,7 +198,7 @@ async def test_what_has_ended_long_ago_is_forgotten_with_its_key(harness: JobsHa
     assert await store.purge(300.0, 10) == 0
     assert await store.purge(301.0, 10) == 1
     assert await store.get(job.id) is None
-    assert await store.answer(job.id) is None
+    assert await stored_answer(store, job.id) is None
     assert await store.history(job.id) == []
     assert await store.get(waits.id) == waits
     await harness.restart()
