@@ -8,6 +8,7 @@ import contextlib
 import re
 import sqlite3
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,7 +45,10 @@ class SmallDisk:
         self._read_only = yes
         if self.mounted:
             how = f"remount,{'ro' if yes else 'rw'}"
-            subprocess.run(["mount", "-o", how, str(self.path)], check=True)
+            command = ["mount", "-o", how, str(self.path)]
+            until = time.monotonic() + 20.0
+            while subprocess.run(command, check=time.monotonic() > until).returncode:
+                time.sleep(0.05)  # "busy": who was killed may still have files open
 
     def on_step(self, step: Step) -> None:
         """Fails where a disk would, when this one is none."""
