@@ -124,6 +124,8 @@ class UsedInFile(UsedInMemory):
 
     def _rewrite(self) -> None:
         """A new file with what is left; its blocks are reserved, so no store meets a full disk."""
+        for left in self._path.parent.glob(f"{self._path.name}.*"):
+            left.unlink(missing_ok=True)  # of one that was killed here
         size = self._slots * _RECORD.size
         with private_file.draft(self._path) as (file, new):
             os.posix_fallocate(file.fileno(), 0, size)

@@ -102,6 +102,20 @@ def test_the_bound_holds_over_a_restart(tmp_path: Path) -> None:
     assert after.use(nonce(0), EXPIRES, NOW) is USED
 
 
+def test_one_killed_while_it_starts_leaves_nothing_for_ever(tmp_path: Path) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path\n"
+        "from policy_server.adapters.used_tickets import UsedInFile\n"
+        "os.posix_fallocate = lambda *_: os.kill(os.getpid(), signal.SIGKILL)\n"
+        f"UsedInFile(Path(sys.argv[1])).open({NOW})\n"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script, tmp_path / "used"], check=False)
+        assert len(list(tmp_path.iterdir())) == 1
+    opened(tmp_path / "used").close()
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]
+
+
 @pytest.mark.parametrize("content", [b"", b"\0" * 31, os.urandom(4096), b"x" * 129])
 def test_a_file_that_is_none_is_replaced(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "used").write_bytes(content)
