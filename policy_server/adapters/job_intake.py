@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from policy_server.adapters.answers import Dialect, HttpAnswer, overloaded_answers, shed_answer
@@ -69,6 +69,8 @@ class JobIntake:
     """What stands between a wiring and the jobs."""
 
     def __init__(self, jobs: JobDesk, gate: Gate) -> None:
+        self.refused: Callable[[Shed, str], None] = lambda *_: None
+        """Hears of each refusal, with the `x-request-id`."""
         self._jobs = jobs
         self._gate = gate
         self._under_way = 0  # bytes
@@ -159,13 +161,17 @@ class JobIntake:
         if isinstance(outcome, Accepted):
             self._gate.count(seen.pool, seen.priority, Outcome.JOB_ACCEPTED)
             return accepted_answer(outcome.job)
-        return self._refused(outcome, seen, request)
+        return self._refused(outcome, seen, request, _first(wish.headers, "x-request-id"))
 
-    def _refused(self, refusal: JobRefusal, seen: Classified, request: Request) -> HttpAnswer:
+    def _refused(
+        self, refusal: JobRefusal, seen: Classified, request: Request, request_id: str
+    ) -> HttpAnswer:
         if refusal in _SHED:
             reason, retry_s = _SHED[refusal]
             self._gate.count(seen.pool, seen.priority, Outcome.SHED, reason)
-            return shed_answer(Shed(request, reason, retry_s, 0.0, False), seen.dialect)
+            shed = Shed(request, reason, retry_s, 0.0, False)
+            self.refused(shed, request_id)
+            return shed_answer(shed, seen.dialect)
         self._gate.count(seen.pool, seen.priority, Outcome.INVALID)
         return invalid(*_REFUSALS[refusal], seen.dialect)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from policy_server.adapters.job_intake import JobIntake
@@ -25,12 +26,13 @@ from policy_server.jobs.vault import (
     load_key,
 )
 from policy_server.jobs.webhooks import Hooks, WebhookSender
-from policy_server.journal.jobs import JobStore
+from policy_server.journal.jobs import Job, JobStore, WebhookOutcome
 from policy_server.journal.jobs_memory import MemoryJobs
 from policy_server.journal.port import Journal
 from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.lasting import Work
+from policy_server.telemetry.job_log import JobLog
 
 
 class JobParts:
@@ -56,6 +58,18 @@ class JobParts:
                 self.jobs, lambda: rules_of(self._config), lambda: caller_mark(self._config)
             )
         )
+
+    def tell(self, log: JobLog, count: Callable[[WebhookOutcome], None]) -> None:
+        """Who hears of what becomes of jobs and webhooks."""
+
+        def said(job: Job, outcome: WebhookOutcome, detail: str) -> None:
+            count(outcome)
+            log.webhook(job, outcome, detail)
+
+        self.webhooks.said = said
+        self.jobs.ended = log.ended
+        if self.intake is not None:
+            self.intake.refused = log.refused
 
     def use(self, config: Config) -> None:
         """Another configuration: lifetimes, bounds and webhooks."""

@@ -59,6 +59,7 @@ from policy_server.signals.scrape import Page, Scraper
 from policy_server.telemetry.blind_spots import BlindSpots
 from policy_server.telemetry.decision_log import DecisionLog
 from policy_server.telemetry.history import History
+from policy_server.telemetry.job_log import JobLog
 from policy_server.telemetry.jobs_metrics import JobsGauge, WebhookCounter
 from policy_server.telemetry.lag import LagProbe
 from policy_server.telemetry.logs import get_logger
@@ -110,6 +111,7 @@ class PolicyServer:
         self._history = History()
         self.metrics.tenants.use(config.tenants.named)
         self._decisions = DecisionLog(self._log, lambda uid: self.driver.request_ids.get(uid, ""))
+        self._job_log = JobLog(self._log)
         self._guard = OverloadGuard(
             time.monotonic(), time.thread_time, self.driver.set_lagging, self.driver.note_late
         )
@@ -125,7 +127,7 @@ class PolicyServer:
         JobsGauge(self.metrics.registry, counts)
         webhooks = WebhookCounter(self.metrics.registry)
         if self.jobs is not None:
-            self.jobs.webhooks.said = webhooks.count
+            self.jobs.tell(self._job_log, webhooks.count)
         self._keda = keda_scaler(self.admission)
         self._services = self._build_services()
         self.driver.listen(self._keda.on_event, Waiting, Admitted)
@@ -335,6 +337,7 @@ class PolicyServer:
             await asyncio.sleep(TICK_S)
             now = time.monotonic()
             self._decisions.tick(now)
+            self._job_log.tick(now)
             self._office.tick(time.time())
             self._kept.tick()
             self._collections.tick(self.admission.waiting(), now)

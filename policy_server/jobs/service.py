@@ -66,6 +66,8 @@ class Jobs:
         self.rules = rules or JobRules()
         self.key_problem: str | None = None
         """Why jobs are not taken up: their secrets need another key, for people."""
+        self.ended: Callable[[Job], None] = lambda _: None
+        """Hears of each end."""
         self._via = via
         self._store = store
         self._vault = vault
@@ -252,6 +254,7 @@ class Jobs:
         if job is not None:
             self._not_open(job)
             self._watchers.ring(job.id)
+            self.ended(job)
             if job.webhook:
                 self._webhooks.wake()
         return job

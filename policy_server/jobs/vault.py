@@ -96,6 +96,12 @@ class Vault:
         return dict(self.open(job_id, sealed))[_WEBHOOK]
 
 
+def in_the_open(kept: str) -> str:
+    """Scheme, host and port of a webhook's URL."""
+    parts = urlsplit(kept.removeprefix(_SEALED))
+    return f"{parts.scheme}://{parts.netloc}"
+
+
 def another_key(jobs: int) -> str:
     """What is said when jobs wait whose secrets another key has sealed, and the way out."""
     return (

@@ -25,7 +25,7 @@ from yarl import URL
 
 from policy_server.config_jobs import JOBS_PATH
 from policy_server.jobs.addresses import AllowList, PinnedResolver
-from policy_server.jobs.vault import Vault, VaultError
+from policy_server.jobs.vault import Vault, VaultError, in_the_open
 from policy_server.jobs.webhook_lines import Lines, line_of
 from policy_server.journal.jobs import DueWebhook, Job, JobStore, WebhookOutcome
 from policy_server.journal.port import JournalError
@@ -55,14 +55,24 @@ class Hooks:
         return self.secret_of(tenant) is not None and self.allow.takes_url(url)
 
 
+@dataclass(frozen=True, slots=True)
+class Try:
+    """How one went: `detail` for people, without the URL's path. `answered`: anybody did, or nobody
+    was asked."""
+
+    outcome: WebhookOutcome
+    detail: str = ""
+    answered: bool = True
+
+
 class WebhookSender:
     """Tells what is due, so many at once that no receiver waits for another. `said` hears of each
-    try."""
+    try, with what went wrong."""
 
     def __init__(self, store: JobStore, hooks: Hooks, vault: Vault) -> None:
         self.hooks = hooks
         """May be replaced by those of another configuration."""
-        self.said: Callable[[WebhookOutcome], None] = lambda _: None
+        self.said: Callable[[Job, WebhookOutcome, str], None] = lambda *_: None
         self._store = store
         self._vault = vault
         self._session: aiohttp.ClientSession | None = None
@@ -120,9 +130,9 @@ class WebhookSender:
 
     async def _tell(self, due: DueWebhook) -> None:
         try:
-            outcome, answered = await self._post(due.job)
-            await self._note(due, outcome)
-            if answered:
+            made = await self._post(due.job)
+            await self._note(due, made)
+            if made.answered:
                 self._lines.well(due.job)
             else:
                 await self._wait_with(due.job)
@@ -133,8 +143,8 @@ class WebhookSender:
             asyncio.get_running_loop().call_exception_handler(context)
             await asyncio.sleep(LOOK_S)
 
-    async def _note(self, due: DueWebhook, outcome: WebhookOutcome) -> None:
-        tries, pause = due.tries + 1, None
+    async def _note(self, due: DueWebhook, made: Try) -> None:
+        tries, pause, outcome = due.tries + 1, None, made.outcome
         if outcome is WebhookOutcome.FAILED and tries <= len(PAUSES_S):
             pause = PAUSES_S[tries - 1]
         elif outcome is WebhookOutcome.FAILED:
@@ -142,7 +152,8 @@ class WebhookSender:
         await self._store.webhook_tried(
             due.job.id, tries, None if pause is None else time.time() + pause
         )
-        self.said(outcome)
+        again = "" if pause is None else f"; again in {pause:.0f} s"
+        self.said(due.job, outcome, f"{in_the_open(due.job.webhook)} {made.detail}{again}")
 
     async def _wait_with(self, job: Job) -> None:
         """Nobody answered: whatever else goes there from this owner need not find that out now."""
@@ -154,15 +165,14 @@ class WebhookSender:
                 now, now + pause, lambda _, owner, url: line_of(owner, url) == line
             )
 
-    async def _post(self, job: Job) -> tuple[WebhookOutcome, bool]:
-        """One try, and whether anybody answered."""
+    async def _post(self, job: Job) -> Try:
         secret = self.hooks.secret_of(job.owner)
         try:
             url = self._vault.open_url(job.id, job.webhook)
         except VaultError:  # the key may come back
-            return WebhookOutcome.FAILED, True
+            return Try(WebhookOutcome.FAILED, "was not called: its URL was sealed by another key")
         if secret is None or not self.hooks.allow.takes_url(url):
-            return WebhookOutcome.DROPPED, True
+            return Try(WebhookOutcome.DROPPED, "was not called: it is not allowed any more")
         body = json.dumps(document(job))
         now = datetime.now(UTC)
         try:
@@ -178,12 +188,11 @@ class WebhookSender:
                     "webhook-signature": signature,
                 },
             ) as answer:
-                if answer.status == GONE:
-                    return WebhookOutcome.DROPPED, True
-                good = 200 <= answer.status < 300
-                return WebhookOutcome.SENT if good else WebhookOutcome.FAILED, True
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError):
-            return WebhookOutcome.FAILED, False
+                return Try(_outcome_of(answer.status), f"answered {answer.status}")
+        except TimeoutError:
+            return Try(WebhookOutcome.FAILED, f"did not answer in {TIMEOUT_S:.0f} s", False)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            return Try(WebhookOutcome.FAILED, f"did not answer: {_what(error)}", False)
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -199,6 +208,19 @@ class WebhookSender:
                 trust_env=False,
             )
         return self._session
+
+
+def _outcome_of(status: int) -> WebhookOutcome:
+    if status == GONE:
+        return WebhookOutcome.DROPPED
+    return WebhookOutcome.SENT if 200 <= status < 300 else WebhookOutcome.FAILED
+
+
+def _what(error: Exception) -> str:
+    """For people; an error that may quote the URL is named only."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.strerror or str(error.os_error) or type(error).__name__
+    return type(error).__name__
 
 
 def _as_it_came(url: str) -> URL:

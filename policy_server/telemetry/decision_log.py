@@ -45,7 +45,7 @@ class LogLimits:
     limit_step: float = 0.05
 
 
-class _Budget:
+class Budget:
     """So many lines per window; counts what it refused."""
 
     __slots__ = ("_lines", "_used", "refused")
@@ -56,6 +56,7 @@ class _Budget:
         self.refused = 0
 
     def take(self) -> bool:
+        """Whether one more may be written."""
         if self._used < self._lines:
             self._used += 1
             return True
@@ -85,9 +86,9 @@ class DecisionLog:
         self._request_id_of = request_id_of
         self._limits = limits or LogLimits()
         self._sampled_below = int(self._limits.admitted_share * HASH_RANGE)
-        self._sheds = [_Budget(self._limits.sheds_per_s) for _ in PRIORITIES]
-        self._admitted = _Budget(self._limits.admitted_per_s)
-        self._expired = _Budget(self._limits.expired_per_s)
+        self._sheds = [Budget(self._limits.sheds_per_s) for _ in PRIORITIES]
+        self._admitted = Budget(self._limits.admitted_per_s)
+        self._expired = Budget(self._limits.expired_per_s)
         self._window_end = float("-inf")
         self._last_limit: dict[str, tuple[float, Reason]] = {}
 

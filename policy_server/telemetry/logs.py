@@ -26,6 +26,7 @@ DECISION_FIELDS = (
     *("uid", "request_id", "pool", "class", "outcome", "reason", "wait_ms", "retry_after_s"),
     *("held_s", "limit", "previous", "suppressed"),
     *("tenant", "budget_s", "predicted_wait_s", "should_retry", "returning"),
+    *("kind", "job", "attempts"),
 )
 SERVER_FIELDS = (
     *("version", "pid", "wiring", "grpc", "http", "port", "pools", "signal", "exit_code"),

@@ -13,7 +13,7 @@ from policy_server.adapters.classify import Classified, Facts, Now, classify
 from policy_server.adapters.job_intake import JobIntake, Wish, prefers_job
 from policy_server.adapters.ports import JobDesk
 from policy_server.adapters.rules import ClassifyRules
-from policy_server.core.outcome import Outcome
+from policy_server.core.outcome import Outcome, ShedReason
 from policy_server.core.request import Priority
 from policy_server.journal.jobs import Accepted, Job, JobRefusal, Submission
 from tests.support.fake_gate import FakeGate
@@ -161,6 +161,18 @@ async def take(says: Accepted | JobRefusal, body: bytes = b"body!") -> tuple[Htt
     found = intake.wish(seen, pairs, ended=False)
     assert isinstance(found, Wish)
     return await intake.take(found, seen, body), gate
+
+
+async def test_a_refusal_is_told_with_its_request_id() -> None:
+    told: list[tuple[ShedReason, str]] = []
+    for says in (JobRefusal.FULL, JobRefusal.KEY_CLASH):
+        intake, _, _ = desk(says=says)
+        intake.refused = lambda shed, request_id: told.append((shed.reason, request_id))
+        pairs = headers(x_request_id="req-1")
+        found = intake.wish(seen_of(pairs), pairs, ended=False)
+        assert isinstance(found, Wish)
+        await intake.take(found, seen_of(pairs), b"body!")
+    assert told == [(ShedReason.ROOM_FULL, "req-1")]
 
 
 async def test_the_202() -> None:

@@ -304,6 +304,8 @@ async def test_a_job_never_outlives_its_token() -> None:
 
 async def test_what_waits_too_long_expires_and_what_is_old_is_forgotten() -> None:
     async with stage(ok, result_ttl_s=50.0) as live:
+        told: list[Job] = []
+        live.jobs.ended = told.append
         live.driver.admission.hold_jobs()
         job = await live.submit()
         await live.jobs.expire(lambda _: job.expires_at - 1)
@@ -314,6 +316,7 @@ async def test_what_waits_too_long_expires_and_what_is_old_is_forgotten() -> Non
         found = await live.store.get(job.id)
         assert found is not None
         assert found.state is JobState.EXPIRED
+        assert [(one.id, one.state) for one in told] == [(job.id, JobState.EXPIRED)]
         await live.jobs.expire(lambda _: job.expires_at + 51)
         await live.jobs.forget(lambda _: job.expires_at + 51, old=True)
         assert await live.store.get(job.id) is None

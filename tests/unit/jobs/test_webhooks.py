@@ -73,16 +73,25 @@ async def ended_job(store: MemoryJobs, url: str, tenant: str = "acme") -> Job:
     return ended
 
 
+class Outcomes(list[WebhookOutcome]):
+    """What became of each try, and what is said of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.details: list[str] = []
+
+
 @contextlib.asynccontextmanager
 async def sending(
     store: MemoryJobs, hooks: Hooks = HOOKS, vault: Vault = VAULT
-) -> AsyncIterator[list[WebhookOutcome]]:
-    """The sender at work; what became of each try."""
-    outcomes: list[WebhookOutcome] = []
+) -> AsyncIterator[Outcomes]:
+    """The sender at work."""
+    outcomes = Outcomes()
     heard = asyncio.Event()
 
-    def said(outcome: WebhookOutcome) -> None:
+    def said(_: Job, outcome: WebhookOutcome, detail: str) -> None:
         outcomes.append(outcome)
+        outcomes.details.append(detail)
         heard.set()
 
     sender = WebhookSender(store, hooks, vault)
@@ -166,6 +175,22 @@ async def test_the_next_try_comes_after_its_pause(receiver: Receiver) -> None:
     assert (due.job.id, due.tries) == (job.id, 1)
 
 
+async def test_what_went_wrong_is_said_without_the_path(receiver: Receiver) -> None:
+    receiver.statuses = [500]
+    store = MemoryJobs()
+    await ended_job(store, VAULT.seal_url(f"{0:032x}", f"{receiver.url}?token=secret"))
+    where = receiver.url.rpartition("/")[0]
+    async with sending(store) as outcomes:
+        assert outcomes.details == [f"{where} answered 500; again in 5 s"]
+    away = MemoryJobs()
+    await ended_job(away, "http://127.0.0.1:1/hook?token=secret")
+    async with sending(away) as outcomes:
+        (detail,) = outcomes.details
+    assert detail.startswith("http://127.0.0.1:1 did not answer: ")
+    assert "refused" in detail.lower() or "connect" in detail.lower()
+    assert "secret" not in detail
+
+
 async def test_gone_means_never_again(receiver: Receiver) -> None:
     receiver.statuses = [410]
     store = MemoryJobs()
@@ -180,6 +205,7 @@ async def test_what_is_no_longer_allowed_is_not_called(receiver: Receiver) -> No
     await ended_job(store, receiver.url, tenant="without-a-secret")
     async with sending(store, Hooks(AllowList(), {"acme": SECRET})) as outcomes:
         assert outcomes == [DROPPED, DROPPED]
+        assert outcomes.details[0].endswith(" was not called: it is not allowed any more")
     assert receiver.calls == []
 
 
@@ -188,6 +214,7 @@ async def test_a_name_that_leads_to_this_machine_is_not_called(receiver: Receive
     await ended_job(store, receiver.url.replace("127.0.0.1", "localhost"))
     async with sending(store, Hooks(AllowList.parse(["localhost"]), {"*": SECRET})) as outcomes:
         assert outcomes == [FAILED]
+        assert "localhost has no address that a webhook may go to" in outcomes.details[0]
     assert receiver.calls == []
 
 
@@ -210,7 +237,7 @@ async def test_a_receiver_that_hangs_keeps_no_other_waiting(receiver: Receiver) 
         await ended_job(store, receiver.url)
         sender = WebhookSender(store, HOOKS, VAULT)
         said = asyncio.Event()
-        sender.said = lambda _: said.set()
+        sender.said = lambda *_: said.set()
         task = asyncio.create_task(sender.run())
         async with asyncio.timeout(10):  # the dead one is given up after 15 s at the earliest
             await said.wait()
