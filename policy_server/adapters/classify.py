@@ -17,10 +17,8 @@ from urllib.parse import unquote
 from policy_server.adapters.answers import Dialect, dialect_of
 from policy_server.adapters.patience import patience_s
 from policy_server.adapters.rules import ClassifyRules, PoolRule, TenantSource
-from policy_server.core.request import ENDLESS_S, UNKNOWN_TENANT, Priority, Request
+from policy_server.core.request import ENDLESS_S, PATH_KEPT, UNKNOWN_TENANT, Priority, Request
 
-PATH_KEPT = 256
-"""Characters of path and model kept with a request: enough to tell endpoints apart."""
 MAX_NAME = 128
 """Longer tenant names are replaced by their hash, so that a held request stays small."""
 MAX_PROMPT_TOKENS = 32_768

@@ -9,6 +9,8 @@ from policy_server.core.value import value
 
 UNKNOWN_TENANT = "(unknown)"
 """All tenants that the configuration does not list."""
+PATH_KEPT = 256
+"""Characters of path and model kept with a request: enough to tell endpoints apart."""
 ENDLESS_S = 1e9
 """A caller that says nothing waits for ever; finite, so that any file can hold it."""
 

@@ -18,9 +18,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from urllib.parse import unquote
 
 from policy_server.core.events import Admitted, Event
-from policy_server.core.request import Kind, Request
+from policy_server.core.request import PATH_KEPT, Kind, Request
 from policy_server.core.samples import Completion
 from policy_server.driver import NEVER_SENT, Driver
 from policy_server.jobs.attempts import MAX_TOLD_S, Standing, judge
@@ -138,7 +139,7 @@ class Dispatcher:
             prompt_tokens=job.prompt_tokens,
             max_tokens=job.max_tokens,
             model=sys.intern(job.model),
-            path=sys.intern(job.path.partition("?")[0]),
+            path=sys.intern(unquote(job.path.partition("?")[0])[:PATH_KEPT]),
             streamed=job.streamed,
             observable=self._observable,
             node="jobs",

@@ -31,6 +31,8 @@ Headers = tuple[tuple[str, str], ...]
 """Name (lower case) and value, in the order in which they came; names may repeat."""
 MAX_EVENTS = 100
 """Ten tries that were answered make twenty; without an Envoy there is one try after the other."""
+PATH_SHOWN = 1024
+"""Characters of a path in a list: clients may send 60,000, and a list has a thousand jobs."""
 RECORD_BYTES = 1024
 """What a job that has ended takes besides its answer: the record, its history, the indexes."""
 
@@ -267,7 +269,8 @@ class JobStore(Protocol):
         ...
 
     async def listed(self, owner: str | None, limit: int) -> list[Job]:
-        """The newest jobs of an owner (None = of all), newest first."""
+        """The newest jobs of an owner (None = of all), newest first; of their paths the first
+        `PATH_SHOWN` characters."""
         ...
 
     async def request(self, job_id: str) -> JobRequest | None:

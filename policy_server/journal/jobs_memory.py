@@ -11,6 +11,7 @@ from itertools import islice
 
 from policy_server.journal.jobs import (
     MAX_EVENTS,
+    PATH_SHOWN,
     RECORD_BYTES,
     Accepted,
     Answer,
@@ -148,7 +149,8 @@ class MemoryJobs:
     async def listed(self, owner: str | None, limit: int) -> list[Job]:
         """See `JobStore`."""
         newest = (kept.job for kept in reversed(self._kept.values()))
-        return list(islice((j for j in newest if owner in (None, j.owner)), limit))
+        found = islice((j for j in newest if owner in (None, j.owner)), limit)
+        return [replace(job, path=job.path[:PATH_SHOWN]) for job in found]
 
     async def request(self, job_id: str) -> JobRequest | None:
         """See `JobStore`."""

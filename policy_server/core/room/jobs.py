@@ -5,7 +5,8 @@ may be very many of them, so each costs little: its request, one dictionary entr
 tenant's line. Only the first of each line takes part in the fair turns. A job that comes back (its
 model server refused it) goes where its arrival puts it, in front of those who came later.
 
-A withdrawn job leaves its line when it comes to the front, so that nothing is ever searched.
+A withdrawn job leaves its line when it comes to the front, or with the others when they are more
+than those who wait: nothing is ever searched, and who comes and leaves all day fills no memory.
 Owner: the pool.
 """
 
@@ -18,6 +19,8 @@ from policy_server.core.request import PRIORITIES, Priority, Request
 from policy_server.core.room.tenants import FairLines
 from policy_server.core.room.ticket import Ticket
 
+SWEEP_FROM = 64  # withdrawn ones that may stay in a line, however short
+
 
 class JobLines:
     """The jobs that wait in one pool."""
@@ -25,6 +28,8 @@ class JobLines:
     def __init__(self, weights: Mapping[str, float] | None = None) -> None:
         self._turns = [FairLines(weights) for _ in PRIORITIES]
         self._lines: dict[tuple[Priority, str], deque[Request]] = {}
+        self._gone: Counter[tuple[Priority, str]] = Counter()
+        """Those in the lines who were withdrawn."""
         self.requests: dict[str, Request] = {}
         """By uid, read only."""
         self._counts: Counter[Priority] = Counter()
@@ -91,7 +96,16 @@ class JobLines:
         key = (request.priority, request.tenant)
         if self._lines[key][0].uid == uid:
             self._advance(key)
+        else:
+            self._gone[key] += 1
+            self._sweep(key)
         return request
+
+    def _sweep(self, key: tuple[Priority, str]) -> None:
+        line = self._lines[key]
+        if self._gone[key] > SWEEP_FROM and 2 * self._gone[key] > len(line):
+            self._lines[key] = deque(r for r in line if self.requests.get(r.uid) is r)
+            del self._gone[key]
 
     def _advance(self, key: tuple[Priority, str]) -> None:
         """The first of this line has left: the next who still waits takes its turn."""
@@ -100,10 +114,12 @@ class JobLines:
         line.popleft()
         while line and self.requests.get(line[0].uid) is not line[0]:
             line.popleft()
+            self._gone[key] -= 1
         if line:
             turns.push(_ticket(line[0]))
         else:
             del self._lines[key]
+            self._gone.pop(key, None)
 
 
 def _ticket(request: Request) -> Ticket:

@@ -39,6 +39,7 @@ from policy_server.journal.sqlite import jobs_queries as queries
 from policy_server.journal.sqlite.jobs_rows import (
     COLUMNS,
     MARKS,
+    SHOWN_COLUMNS,
     job_of_row,
     jobs_of,
     row_of,
@@ -168,7 +169,7 @@ class SqliteJobs:
     async def listed(self, owner: str | None, limit: int) -> list[Job]:
         """See `JobStore`."""
         where, what = ("", ()) if owner is None else ("WHERE owner = ?", (owner,))
-        query = f"SELECT {COLUMNS} FROM jobs {where} ORDER BY seq DESC LIMIT ?"
+        query = f"SELECT {SHOWN_COLUMNS} FROM jobs {where} ORDER BY seq DESC LIMIT ?"
         return await self._store.read(lambda db: jobs_of(db, query, (*what, limit)))
 
     async def request(self, job_id: str) -> JobRequest | None:

@@ -9,11 +9,13 @@ from operator import attrgetter
 from typing import Any
 
 from policy_server.core.request import PRIORITIES
-from policy_server.journal.jobs import Headers, Job, JobState
+from policy_server.journal.jobs import PATH_SHOWN, Headers, Job, JobState
 
 _NAMES = tuple(field.name for field in fields(Job))
 COLUMNS = ", ".join(_NAMES)
 """Named as the record's fields are, in their order."""
+SHOWN_COLUMNS = COLUMNS.replace(" path,", f" substr(path, 1, {PATH_SHOWN}),")
+"""The same with a path that is short enough for a list of many."""
 _VALUES = attrgetter(*_NAMES)
 _PRIORITY, _STATE, _STREAMED = (_NAMES.index(n) for n in ("priority", "state", "streamed"))
 _STATES = {state.value: state for state in JobState}

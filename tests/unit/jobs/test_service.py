@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from policy_server.core.events import Admitted
+from policy_server.core.request import PATH_KEPT, Request
 from policy_server.jobs import attempts
 from policy_server.jobs.bounds import Bound
 from policy_server.jobs.settings import Webhooks
@@ -66,6 +68,17 @@ async def test_what_came_goes_and_what_is_answered_is_kept() -> None:
         assert live.driver.admission.inflight() == 0
         kept = await live.store.request(job.id)
         assert kept is None
+
+
+async def test_what_waits_is_small_and_known_as_its_like_on_the_line_are() -> None:
+    """A path may have 60,000 characters; a hundred thousand such jobs are allowed."""
+    seen: list[Request] = []
+    async with stage(ok) as live:
+        live.driver.listen(lambda event, _: seen.append(event.request), Admitted)
+        job = await live.ended(await live.submit("/v1/ch%61t" + "x" * 7_000 + "?q"))
+        assert job.state is JobState.DONE
+        assert len(live.seen[0].path) > 7_000
+    assert [request.path for request in seen] == [("/v1/chat" + "x" * 50_000)[:PATH_KEPT]]
 
 
 async def test_an_end_between_two_looks_is_told() -> None:

@@ -13,6 +13,7 @@ import pytest_asyncio
 from policy_server.core.request import Priority
 from policy_server.journal.jobs import (
     MAX_EVENTS,
+    PATH_SHOWN,
     RECORD_BYTES,
     Answer,
     Ending,
@@ -177,6 +178,10 @@ async def test_a_tenants_newest_jobs(store: JobStore) -> None:
     assert await store.listed("b", 3) == [other]
     assert await store.listed("", 3) == []
     assert await store.listed(None, 2) == [other, mine[4]]
+    long = (await store.accept(new(77, tenant="long", path="/" + "ä" * 50_000))).job
+    (listed,) = await store.listed("long", 3)
+    assert listed == replace(long, path=long.path[:PATH_SHOWN])
+    assert await store.get(long.id) == long
 
 
 async def test_what_is_overdue(store: JobStore) -> None:

@@ -7,6 +7,7 @@ import random
 import pytest
 
 from policy_server.core.request import Kind, Priority, Request
+from policy_server.core.room import jobs
 from policy_server.core.room.jobs import JobLines
 from tests.support.core_builders import P0, P1, P2, request
 
@@ -24,9 +25,9 @@ def drained(lines: JobLines) -> list[str]:
     return order
 
 
-def lines_of(*jobs: Request) -> JobLines:
+def lines_of(*some: Request) -> JobLines:
     lines = JobLines()
-    for one in jobs:
+    for one in some:
         lines.push(one)
     return lines
 
@@ -79,7 +80,26 @@ def test_nobody_waits() -> None:
         JobLines().head()
 
 
-def test_whatever_the_order_of_calls_each_job_leaves_once_and_in_order() -> None:
+def test_who_comes_and_leaves_behind_others_fills_no_memory() -> None:
+    lines = lines_of(job("first"))
+    for i in range(10_000):
+        lines.push(job(f"u{i}", 1.0 + i))
+        assert lines.withdraw(f"u{i}") is not None
+    assert sum(map(len, lines._lines.values())) < 200
+    for i in range(1_000):
+        lines.push(job(f"v{i}", 20_000.0 + i))
+    for i in range(0, 1_000, 10):
+        assert lines.withdraw(f"v{i}") is not None
+    assert drained(lines) == ["first", *(f"v{i}" for i in range(1_000) if i % 10)]
+    assert not lines._lines
+    assert not lines._gone
+
+
+@pytest.mark.parametrize("sweep_from", [0, jobs.SWEEP_FROM])
+def test_whatever_the_order_of_calls_each_job_leaves_once_and_in_order(
+    sweep_from: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "SWEEP_FROM", sweep_from)
     rng = random.Random(7)
     lines, waiting, at = JobLines(), {}, 0.0
     for step in range(5_000):
