@@ -15,9 +15,11 @@ itself with a secret made of the token.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -46,6 +48,10 @@ IN_MEMORY = 2
 """As what was read, and as what the connection has not taken yet."""
 PIECE_S = 30.0
 """Who does not take a piece in so long is cut off."""
+MAX_STREAMS, MAX_OWN_STREAMS = 2000, 500
+"""Event streams at once, in all and of the jobs of one tenant: each is a connection that Envoy has
+so many of for everybody (`clusters.API_CEILING`)."""
+MANY_STREAMS_S = 5
 PROBLEM = "application/problem+json"
 _NOT_OURS = HOP_BY_HOP | {"content-length"}
 _NO_BODY = frozenset({204, 304})
@@ -66,6 +72,7 @@ class JobsApi:
     def __init__(self, deps: JobsApiDeps) -> None:
         self._d = deps
         self._streams: set[asyncio.Timeout] = set()
+        self._readers: Counter[str] = Counter()
         self._closing = False
         self._reading = Memory(MAX_READING)
 
@@ -220,15 +227,30 @@ class JobsApi:
         )
         if self._closing:
             return _problem(503, "This server is stopping; ask again.")
-        await response.prepare(request)
+        if self._readers.total() >= MAX_STREAMS or self._readers[job.owner] >= MAX_OWN_STREAMS:
+            problem = _problem(429, "Too many event streams are open; ask for the job's state.")
+            problem.headers["retry-after"] = str(MANY_STREAMS_S)
+            return problem
         try:
-            await self._stream(self._d.jobs.events(job.id, after), response)
+            with self._reader(job.owner):
+                await response.prepare(request)
+                await self._stream(self._d.jobs.events(job.id, after), response)
         except ConnectionError:  # the client has left
             pass
         except JournalError:  # the status is out: only a broken stream says that more would come
             if request.transport is not None:
                 request.transport.abort()
         return response
+
+    @contextlib.contextmanager
+    def _reader(self, owner: str) -> Iterator[None]:
+        self._readers[owner] += 1
+        try:
+            yield
+        finally:
+            self._readers[owner] -= 1
+            if not self._readers[owner]:
+                del self._readers[owner]
 
     async def _stream(
         self, events: AsyncIterator[JobEvent | None], response: web.StreamResponse

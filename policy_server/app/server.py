@@ -73,6 +73,7 @@ Mode = Literal["gateway", "serve"]
 
 DRAIN_S = 30.0  # the longest that answers in flight are waited for
 STOP_GRACE_S = 2.0
+HTTP_BACKLOG = 4096  # at the default of 128 a burst of event streams was refused
 HTTP_STOP_S = 1.0  # twice this for an answer under way: a client that reads slowly asks again
 TICK_S = 1.0
 
@@ -281,7 +282,7 @@ class PolicyServer:
         await runner.setup()
         host, port = split_host_port(self._config.server.http)
         try:
-            await web.TCPSite(runner, host, port).start()
+            await web.TCPSite(runner, host, port, backlog=HTTP_BACKLOG).start()
         except OSError as error:
             await runner.cleanup()
             raise ConfigError(

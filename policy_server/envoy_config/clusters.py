@@ -73,6 +73,8 @@ MAX_CONTROL_FRAMES = 200_000
 UPSTREAM_IDLE_S = 4.0
 HEALTH_INTERVAL_S = 0.1  # the policy server asks every 0.25 s while nobody is ready
 CONNECT_TIMEOUT_S = 5.0
+# Event streams (`jobs_api.MAX_STREAMS`) and as many calls beside them, each a connection.
+API_CEILING = 4000
 
 
 def policy_cluster(config: Config, options: GatewayOptions) -> Cluster:
@@ -101,7 +103,9 @@ def policy_http_cluster(options: GatewayOptions) -> Cluster:
         name=POLICY_HTTP_CLUSTER,
         type=_discovery([options.policy_host]),
         dns_lookup_family=ClusterDnsLookupFamily.V4_PREFERRED,
-        connect_timeout=seconds(1),
+        # A burst fills the line of those who connect; a client of it comes again after a second.
+        connect_timeout=seconds(CONNECT_TIMEOUT_S),
+        circuit_breakers=_breakers(API_CEILING),
         load_assignment=_endpoints(POLICY_HTTP_CLUSTER, [(options.policy_host, options.http_port)]),
     )
 

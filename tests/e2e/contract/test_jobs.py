@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -216,6 +219,41 @@ async def test_events_tell_the_whole_story_to_whoever_comes_late(live: Live) -> 
     assert [x for x in (await early).body.decode().split("\n") if x.startswith("event:")] == told
     rest = await api(live, f"{where}/events", **{"last-event-id": "2"})
     assert rest.body.decode().count("event:") == 1
+
+
+async def test_a_crowd_of_event_streams_keeps_nobody_out(live: Live) -> None:
+    first = await live.busy()
+    where = await submit(live)
+    host, _, port = live.url_of("").removeprefix("http://").partition(":")
+    get = f"GET {where}/events HTTP/1.1\r\nhost: x\r\nx-tenant-id: acme\r\n\r\n".encode()
+
+    async def reader() -> bytes:
+        stream, writer = await asyncio.open_connection(host, int(port))
+        try:
+            writer.write(get)
+            status = await stream.readline()
+            await stream.readuntil(b"event: done" if status.startswith(b"HTTP/1.1 200") else b"\n")
+            return status
+        finally:
+            writer.close()
+
+    def connections() -> int:
+        """Of Envoy to the policy server, those among them that it can't accept yet."""
+        to = f":{live.where['http']:04X}"
+        lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+        return sum(line.split()[2].endswith(to) for line in lines)
+
+    os.kill(live.policy.pid, signal.SIGSTOP)  # as busy as can be while they come
+    crowd = [asyncio.create_task(reader()) for _ in range(400)]
+    async with asyncio.timeout(20):
+        while connections() < 300:  # noqa: ASYNC110 - the kernel has no event for it
+            await asyncio.sleep(0.01)
+    os.kill(live.policy.pid, signal.SIGCONT)
+    answer = await api(live, where)
+    assert answer.document["status"] == "queued"
+    live.echo.finish.set()
+    assert (await first).status == 200
+    assert {await one for one in crowd} == {b"HTTP/1.1 200 OK\r\n"}
 
 
 async def test_a_streamed_answer_is_kept_as_received(live: Live) -> None:

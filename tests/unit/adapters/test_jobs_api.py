@@ -256,6 +256,30 @@ async def test_without_an_answer_it_says_why(api: Api, state: JobState, status: 
     assert (await answer.json())["status"] == status
 
 
+async def test_a_tenant_has_so_many_event_streams_and_no_more(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_api, "MAX_OWN_STREAMS", 2)
+    monkeypatch.setattr(jobs_api, "MAX_STREAMS", 3)
+    monkeypatch.setattr(api.jobs, "events", endless)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(2):
+            await stack.enter_async_context(await api.get("/policy/jobs/one/events", "acme"))
+        refused = await api.get("/policy/jobs/one/events", "acme")
+        assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+        await stack.enter_async_context(await api.get("/policy/jobs/two/events", "evil"))
+        assert (await api.get("/policy/jobs/two/events", "evil")).status == 429  # all are taken
+    await until(lambda: not api.api._readers)
+    async with await api.get("/policy/jobs/one/events", "acme") as answer:
+        assert answer.status == 200
+
+
+async def endless(_id: str, _after: int) -> AsyncIterator[JobEvent | None]:
+    while True:
+        yield None
+        await asyncio.sleep(0.01)
+
+
 async def test_events_are_on_one_line_each(api: Api) -> None:
     answer = await api.get("/policy/jobs/one/events", "acme")
     text = await answer.text()
