@@ -8,6 +8,8 @@ tokens and a policy server that is not saturated.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from envoy_data_plane.envoy.config.core.v3 import RuntimeFractionalPercent
 from envoy_data_plane.envoy.config.route.v3 import (
     HeaderMatcher,
@@ -33,6 +35,7 @@ from policy_server.envoy_config.wire import seconds
 
 NAME = "policy.ratelimit"
 LOWER_CLASSES_SHARE = 0.6
+API_SHARE = 0.5
 # Seconds of the rate that may come in one instant: a burst the gate works off before anybody's
 # wait budget ends.
 BURST_S = 2.0
@@ -64,6 +67,18 @@ def local_rate_limit(rate_per_s: int) -> LocalRateLimit:
         ],
         always_consume_default_token_bucket=False,
         rate_limited_as_resource_exhausted=True,
+    )
+
+
+def api_rate_limit(rate_per_s: int) -> LocalRateLimit:
+    """The same for the HTTP API of the jobs, which the thread that decides answers as well."""
+    limit = local_rate_limit(rate_per_s)
+    return replace(
+        limit,
+        stat_prefix="policy_api",
+        token_bucket=_bucket(rate_per_s * API_SHARE),
+        rate_limits=[],
+        descriptors=[],
     )
 
 

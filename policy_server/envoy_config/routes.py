@@ -33,6 +33,8 @@ from policy_server.config_jobs import takes_jobs
 from policy_server.envoy_config.jobs import JOBS, wants_job, who_asks
 from policy_server.envoy_config.options import GatewayOptions
 from policy_server.envoy_config.paths import spellings
+from policy_server.envoy_config.ratelimit import NAME as RATE_LIMIT
+from policy_server.envoy_config.ratelimit import api_rate_limit
 from policy_server.envoy_config.request_facts import BODY
 from policy_server.envoy_config.wire import (
     GRPC_TYPE,
@@ -84,6 +86,9 @@ def route_config(
                 match=RouteMatch(prefix="/policy/"),
                 route=api,
                 request_headers_to_add=who_asks(config),
+                typed_per_filter_config={
+                    RATE_LIMIT: enable(api_rate_limit(options.gate_rate_per_s))
+                },
             ),
             *routes(GOVERNED, _tunnels(config), unread),
             *routes(JOBS, _asked(config, wants_job()) if takes_jobs(config) else (), on_jobs),

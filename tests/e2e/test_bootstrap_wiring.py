@@ -314,6 +314,16 @@ async def test_above_the_ceiling_the_lower_classes_are_refused_first(
     assert "quota" not in answer.body.decode()
 
 
+async def test_a_flood_of_the_jobs_api_ends_at_envoy(tmp_path: Path) -> None:
+    where = support.ports()
+    async with wired(tmp_path, bootstrap_for(where, gate_rate_per_s=2), where) as gateway:
+        asked = [await gateway.ask("GET", "/policy/jobs/x") for _ in range(20)]
+        assert asked[0].status == 503  # it came through; nobody listens there
+        assert asked[-1].status == 429
+        assert asked[-1].headers["x-policy-reason"] == "overloaded"
+        assert (await gateway.post()).status == 200  # its bucket is its own
+
+
 async def test_tls_on_the_listener_to_the_upstream_and_to_the_policy_server(tmp_path: Path) -> None:
     where = support.ports()
     file = tmp_path / "policy.yaml"

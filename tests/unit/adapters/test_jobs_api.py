@@ -306,6 +306,29 @@ async def test_a_limit_that_is_none(api: Api, query: str) -> None:
     assert (await api.get(f"/policy/jobs?{query}")).status == 400
 
 
+async def test_a_long_list_is_made_between_decisions(api: Api) -> None:
+    """A thousand lines take 20 ms; whoever asks again and again must not stop the loop for that."""
+    api.jobs.jobs = [job(f"{number:032x}") for number in range(1000)]
+    calls = [asyncio.create_task(api.get("/policy/jobs?limit=1000", "acme")) for _ in range(8)]
+    line, made, most = jobs_api.job_document, 0, 0
+
+    def counted(one: Job) -> dict[str, object]:
+        nonlocal made
+        made += 1
+        return line(one)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jobs_api, "job_document", counted)
+        while not all(call.done() for call in calls):
+            before = made
+            await asyncio.sleep(0)
+            most = max(most, made - before)
+    assert made == 8 * 1000
+    assert most <= jobs_api.AT_A_TIME
+    for call in calls:
+        assert len((await call.result().json())["jobs"]) == 1000
+
+
 @dataclass
 class Chatty(FakeJobs):
     """A job of which something is heard all the time."""
