@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from policy_server.gateway.policy import PolicyServers
 from policy_server.gateway.shelf import Shelf
 from policy_server.process_lock import LockedError, ProcessLock
 from policy_server.processes import raise_file_limit
+from policy_server.telemetry.logs import configure_logging, get_logger
 
 # The policy server bounds its own wait for answers in flight (30 s); this is above it.
 POLICY_DRAIN_S = 45.0
@@ -34,6 +34,7 @@ LOCK_NAME = "gateway.lock"
 def run_gateway(plan: Plan) -> int:
     """Runs until a signal; the exit code of the command."""
     raise_file_limit()
+    writer = configure_logging()  # whoever reads it may stall or leave: that must hold up nobody
     shelf = Shelf(plan.data_dir, _say)
     lock = None
     try:
@@ -44,6 +45,7 @@ def run_gateway(plan: Plan) -> int:
         shelf.clear()
         if lock is not None:
             lock.release()
+        writer.close()
 
 
 def _own(data_dir: Path) -> ProcessLock:
@@ -148,4 +150,4 @@ class _Supervisor:
 
 
 def _say(text: str) -> None:
-    print(f"policy-server gateway: {text}", file=sys.stderr, flush=True)
+    get_logger().warning("gateway", detail=text)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -31,14 +32,16 @@ classes: {P0: {max_wait_s: 600}, P1: {max_wait_s: 600}, P2: {max_wait_s: 600}}
 
 
 @contextlib.asynccontextmanager
-async def one_slot(directory: Path) -> AsyncIterator[tuple[GatewayCommand, EchoUpstream]]:
+async def one_slot(
+    directory: Path, log_into: int | None = None
+) -> AsyncIterator[tuple[GatewayCommand, EchoUpstream]]:
     """A gateway that lets one request at a time through."""
     where = wired.ports()
     config = directory / "policy.yaml"
     config.write_text(ONE_SLOT)
     async with (
         running_upstream(where["upstream"]) as upstream,
-        running_gateway(directory, where, "--config", str(config)) as gateway,
+        running_gateway(directory, where, "--config", str(config), log_into=log_into) as gateway,
     ):
         yield gateway, upstream
 
@@ -107,6 +110,36 @@ async def test_a_spoiled_configuration_file_does_not_matter_to_a_take_over(
         os.kill(gateway.policy_pids()[0], signal.SIGKILL)
         assert await post(gateway) == 200
         assert gateway.process.returncode is None
+
+
+@pytest.mark.parametrize("reader", ["stalls", "leaves"])
+async def test_whoever_reads_the_log_holds_up_no_take_over(reader: str, tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    async with one_slot(tmp_path, log_into=writing) as (gateway, _):
+        assert await post(gateway) == 200
+        if reader == "leaves":
+            os.close(reading)
+        else:
+            os.set_blocking(writing, False)
+            with contextlib.suppress(BlockingIOError):
+                while os.write(writing, b"x"):
+                    pass
+            os.set_blocking(writing, True)
+        os.kill(gateway.policy_pids()[0], signal.SIGKILL)
+        assert await post(gateway) == 200
+        assert gateway.process.returncode is None
+    os.close(writing)
+    if reader == "stalls":
+        os.close(reading)
+
+
+async def test_the_gateway_speaks_in_log_lines(tmp_path: Path) -> None:
+    async with one_slot(tmp_path) as (gateway, _):
+        os.kill(gateway.policy_pids()[0], signal.SIGKILL)
+        assert await post(gateway) == 200
+    lines = [json.loads(line) for line in gateway.log.read_text().splitlines() if line[:1] == "{"]
+    said = [line["detail"] for line in lines if line["event"] == "gateway"]
+    assert said == ["the policy server ended (signal 9); the standby takes over"]
 
 
 async def test_a_second_gateway_on_the_same_folder_changes_nothing(tmp_path: Path) -> None:

@@ -71,9 +71,13 @@ def command_line(directory: Path, where: dict[str, int], *more: str) -> list[str
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    directory: Path, where: dict[str, int] | None = None, *more: str
+    directory: Path,
+    where: dict[str, int] | None = None,
+    *more: str,
+    log_into: int | None = None,
 ) -> AsyncIterator[GatewayCommand]:
-    """The command, ready. Its stderr goes to a file that is printed at the end."""
+    """The command, ready. Its stderr goes to a file that is printed at the end, or to `log_into`,
+    a file descriptor."""
     where = where or wired.ports()
     upstream = ("--upstream", f"http://127.0.0.1:{where['upstream']}")
     log = directory / "gateway.log"
@@ -81,7 +85,7 @@ async def running_gateway(
         process = await asyncio.create_subprocess_exec(
             *tied_to_us(command_line(directory, where, *upstream, *more)),
             stdout=asyncio.subprocess.PIPE,
-            stderr=stderr,
+            stderr=stderr if log_into is None else log_into,
             env=dict(os.environ),
         )
     try:
