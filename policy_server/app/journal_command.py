@@ -41,7 +41,9 @@ def _verify(path: Path, console: Console) -> int:
 def _list(path: Path, console: Console) -> None:
     now = time.monotonic()
     alive, dead = revive(inspect.places(path), Moment(now, time.time(), this_boot()))
-    table = Table("class", "tenant", "pool", "waited s", "left s", "uid", "x-request-id")
+    table = Table()
+    for name in ("class", "tenant", "pool", "waited s", "left s", "uid", "x-request-id"):
+        table.add_column(name, overflow="fold")  # half an id is of no use
     for place in alive:
         request = place.request
         waited, left = f"{now - request.arrived:.1f}", f"{request.deadline - now:.1f}"

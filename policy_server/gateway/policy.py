@@ -59,7 +59,7 @@ class PolicyServers:
             self.ready.clear()
             if self._stopping:
                 return
-            self._report(code)
+            self._report(code, came_up)
             if code == CONFIG_ERROR and not came_up:
                 raise GaveUpError("the policy server refused its configuration", CONFIG_ERROR)
             if came_up:
@@ -67,9 +67,12 @@ class PolicyServers:
             else:
                 await asyncio.sleep(failures.pause_s(code))
 
-    def _report(self, code: int) -> None:
+    def _report(self, code: int, came_up: bool) -> None:
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self._say(f"the policy server ended ({how}); the standby takes over")
+        if came_up:
+            self._say(f"the policy server ended ({how}); the standby takes over")
+        else:
+            self._say(f"the policy server did not come up ({how})")
 
     async def _serve(self, child: Child) -> bool:
         """Gives `child` its turn; False when it ends, or is ended, before it serves."""

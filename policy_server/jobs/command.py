@@ -11,21 +11,28 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
 
 from policy_server.commands import console, header_lines, reason
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
 GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
 CHAT = "/v1/chat/completions"
 JOBS_PATH = "/policy/jobs"
 TIMEOUT_S = 120.0
+ID_CHARS = 32
+WIDE = 120
+"""Characters that all columns need."""
 GIVE_ONE = "; give --token-file"
 
 jobs_app = typer.Typer(
@@ -65,7 +72,8 @@ class Reply:
         except ValueError:
             document = None
         if self.status >= 400 or not isinstance(document, dict):
-            why = _reason(document) or self.body[:200].decode("latin-1").strip()
+            text = self.body[:200].decode("latin-1").strip().removeprefix(f"{self.status}: ")
+            why = _reason(document) or f"{text}; is the --url right?"
             raise JobsError(f"{self.status}: {why}{GIVE_ONE if self.status == 401 else ''}")
         return document
 
@@ -114,14 +122,25 @@ def ls(
     if as_json:
         print(json.dumps(jobs, indent=1))
         return
+    screen = console()
+    screen.print(listing(jobs, screen.width, time.time()))
+
+
+def listing(jobs: list[dict[str, Any]], width: int, now: float) -> Table:
+    """The jobs as a table; in a narrow terminal without what `jobs show` has as well."""
     from rich.table import Table
 
-    table = Table("id", "status", "class", "tenant", "path", "attempts", "answer", "detail")
+    names = ("status", "class", "tenant")
+    more = ("path", "attempts", "detail") if width >= WIDE else ()
+    table = Table()
+    table.add_column("id", no_wrap=True, min_width=ID_CHARS)  # half an id is of no use
+    for name in ("age", *names, "answer", *more):
+        table.add_column(name, overflow="fold")
     for job in jobs:
-        told = (job["status"], job["class"], job["tenant"], job["path"], job["attempts"])
-        answer = job["response_status"] or ""
-        table.add_row(job["id"], *(str(x) for x in told), str(answer), job["detail"])
-    console().print(table)
+        told = (_age(now - job["created_at"]), *(str(job[name]) for name in names))
+        answer = str(job["response_status"] or "")
+        table.add_row(job["id"], *told, answer, *(str(job[name]) for name in more))
+    return table
 
 
 @jobs_app.command()
@@ -160,6 +179,13 @@ def cancel(
     headers = _headers(tenant, header, token_file)
     document = _ask("DELETE", _one(url, job_id), headers).document()
     print(f"{document['id']} {document['status']}")
+
+
+def _age(seconds: float) -> str:
+    for unit, name in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if seconds >= 2 * unit:
+            return f"{seconds // unit:.0f} {name}"
+    return f"{max(0.0, seconds):.0f} s"
 
 
 def _all(url: str) -> str:

@@ -114,7 +114,13 @@ class Operator(BaseHTTPRequestHandler):
     asked: ClassVar[list[str]] = []
     job: ClassVar[dict[str, object]] = {
         **{"id": "ab", "status": "done", "class": "P1", "tenant": "[red]:x:[/a]"},
-        **{"path": "/v1?x=[/a]", "attempts": 1, "response_status": 200, "detail": "[bold]"},
+        **{
+            "path": "/v1?x=[/a]",
+            "attempts": 1,
+            "created_at": 1.0,
+            "response_status": 200,
+            "detail": "[bold]",
+        },
     }
 
     def do_GET(self) -> None:
