@@ -69,6 +69,7 @@ def build_http_app(deps: HttpDeps) -> web.Application:
     )
     if deps.jobs is not None:
         app.add_routes(deps.jobs.routes())
+        app.on_response_prepare.append(Replayed.bare)
         app.on_shutdown.append(deps.jobs.close)
     return app
 

@@ -109,9 +109,9 @@ class JobsApi:
         if CALLER_HEADER not in request.headers:
             return None
         rules = self._d.rules()
-        names = {request.headers.get(TENANT_HEADER, "")}
+        names = {_text(request.headers.get(TENANT_HEADER, ""))}
         if not rules.tenant.header and not rules.tenant.metadata:
-            headers = {name.lower(): value for name, value in request.headers.items()}
+            headers = {name.lower(): _text(value) for name, value in request.headers.items()}
             names = {key_hash(headers, dialect) for dialect in Dialect}
         return frozenset(owner_name(name) for name in names)
 
@@ -200,7 +200,7 @@ class JobsApi:
                 problem = _problem(503, "Many answers are being fetched; ask again.")
                 problem.headers["retry-after"] = str(POLL_AFTER_S)
                 return problem
-            response = replayed(head)
+            response = Replayed(head)
             await response.prepare(request)
             size = 0 if request.method == "HEAD" else response.content_length or 0
             try:
@@ -280,6 +280,12 @@ class JobsApi:
         await response.write_eof()
 
 
+def _text(value: str) -> str:
+    """A header as the gate reads it, bytes that are no UTF-8 replaced: or who has such a name would
+    not find what it brought."""
+    return value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def job_document(job: Job) -> dict[str, object]:
     """The record as its owner sees it."""
     where = f"{JOBS_PATH}/{job.id}"
@@ -311,14 +317,19 @@ def event_bytes(event: JobEvent) -> bytes:
 class Replayed(web.StreamResponse):
     """An answer that is somebody else's: nothing is added to its headers."""
 
+    def __init__(self, head: AnswerHead) -> None:
+        headers = CIMultiDict(pair for pair in head.headers if pair[0] not in _NOT_OURS)
+        super().__init__(status=head.status, headers=headers)
+        self._added = {"content-type", "server"} - {name for name, _ in head.headers}
+        if head.status not in _NO_BODY:
+            self.content_length = head.body_bytes
 
-def replayed(head: AnswerHead) -> Replayed:
-    """The head of a stored answer, as if the model server gave it now."""
-    headers = CIMultiDict(pair for pair in head.headers if pair[0] not in _NOT_OURS)
-    response = Replayed(status=head.status, headers=headers)
-    if head.status not in _NO_BODY:
-        response.content_length = head.body_bytes
-    return response
+    @staticmethod
+    async def bare(_request: web.Request, response: web.StreamResponse) -> None:
+        """Before an answer goes: what aiohttp has added by itself is taken off."""
+        if isinstance(response, Replayed):
+            for name in response._added:
+                response.headers.popall(name, None)
 
 
 def _json(document: Mapping[str, object], headers: Mapping[str, str] | None = None) -> web.Response:

@@ -29,6 +29,7 @@ GATEWAY = "http://127.0.0.1:10000"
 OPERATOR = "http://127.0.0.1:9003"
 CHAT = "/v1/chat/completions"
 JOBS_PATH = "/policy/jobs"
+RESPONSE = "/response"
 TIMEOUT_S = 120.0
 ID_CHARS = 32
 WIDE = 120
@@ -163,7 +164,7 @@ def show(
         return
     if document["response_status"] is None:
         raise JobsError(f"job {job_id} is {document['status']}: there is no answer")
-    sys.stdout.buffer.write(_ask("GET", f"{where}/response", headers).body)
+    sys.stdout.buffer.write(_ask("GET", where + RESPONSE, headers).body)
     sys.stdout.buffer.flush()
 
 
@@ -203,12 +204,15 @@ def _ask(method: str, url: str, headers: Mapping[str, str], body: bytes | None =
 async def _exchange(method: str, url: str, headers: Mapping[str, str], body: bytes | None) -> Reply:
     import aiohttp
 
+    follow = not url.endswith(RESPONSE)  # a model server's redirect is what it answered
     if not url.startswith(("http://", "https://")):
         raise typer.BadParameter(f"--url: {url!r} is no URL; write for example {GATEWAY}")
     try:
         async with (
             aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=TIMEOUT_S)) as session,
-            session.request(method, url, headers=headers, data=body) as answer,
+            session.request(
+                *(method, url), headers=headers, data=body, allow_redirects=follow
+            ) as answer,
         ):
             return Reply(answer.status, dict(answer.headers), await answer.read())
     except aiohttp.ClientConnectorError as error:

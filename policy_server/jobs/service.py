@@ -224,7 +224,10 @@ class Jobs:
             while True:
                 bell.clear()
                 job = await self._store.get(job_id)  # before its history: an end seen is in there
-                for event in await self._store.history(job_id):
+                history = await self._store.history(job_id)
+                if history and after > history[-1].number:
+                    after = 0  # of another job, or of before a power cut: rather twice than never
+                for event in history:
                     if event.number > after:
                         after = event.number
                         yield event

@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from typer.testing import CliRunner
 
 from policy_server import cli
@@ -23,6 +25,19 @@ async def jobs(*arguments: str) -> tuple[int, str, str]:
     assert isinstance(error, Exception)
     code, line = cli._explained(error)
     return code, result.stdout, line
+
+
+async def test_a_redirect_is_shown_and_not_followed() -> None:
+    async def answer(request: web.Request) -> web.Response:
+        if request.path.endswith("/response"):
+            return web.Response(status=302, headers={"location": "/elsewhere"}, body=b"moved")
+        return web.json_response({"status": "done", "response_status": 302})
+
+    app = web.Application()
+    app.router.add_get("/policy/{tail:.*}", answer)  # elsewhere is nothing
+    async with TestServer(app) as server:
+        code, out, _ = await jobs("show", "one", "--url", str(server.make_url("")), "--response")
+    assert (code, out) == (0, "moved")
 
 
 async def test_a_job_from_the_command_line(tmp_path: Path) -> None:

@@ -141,6 +141,20 @@ async def test_whoever_knows_the_key_sees_what_it_has_brought() -> None:
     await found.http.close()
 
 
+async def test_a_tenant_whose_name_is_no_text_finds_its_own(api: Api) -> None:
+    """The gate reads such bytes as U+FFFD."""
+    api.jobs.jobs.append(job("odd", "caf\ufffd"))
+    for path, found in (("/odd", b"200"), ("/one", b"404"), ("", b"200")):
+        raw = f"GET /policy/jobs{path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"
+        raw += f"x-policy-caller: {api.mark}\r\n"
+        reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
+        writer.write(raw.encode() + b"x-policy-tenant: caf\xe9\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert answer.split()[1] == found
+        assert (b'"odd"' in answer) == (found == b"200")
+
+
 async def test_tenants_that_are_not_listed_share_no_jobs() -> None:
     found = await running(ClassifyRules(known_tenants=frozenset({"acme"})))
     bobs = replace(job("bobs"), tenant="(unknown)", owner="bob", path="/v1?key=AIza")
@@ -186,6 +200,9 @@ async def test_the_answer_is_replayed_as_it_came(api: Api) -> None:
     assert "cache-control" not in answer.headers
     assert "keep-alive" not in answer.headers
     assert answer.headers["content-length"] == "2"
+    api.jobs.answers["one"] = Answer(200, (), b"plain")
+    answer = await api.get("/policy/jobs/one/response", "acme")
+    assert set(answer.headers) == {"Content-Length", "Date"}
     api.jobs.answers["one"] = Answer(204, (), b"")
     assert (await api.get("/policy/jobs/one/response", "acme")).status == 204
 

@@ -81,6 +81,14 @@ async def test_what_waits_is_small_and_known_as_its_like_on_the_line_are() -> No
     assert [request.path for request in seen] == [("/v1/chat" + "x" * 50_000)[:PATH_KEPT]]
 
 
+async def test_who_asks_for_news_after_what_never_was_hears_all() -> None:
+    async with stage(ok) as live:
+        job = await live.ended(await live.submit())
+        heard = [event.state.value async for event in live.jobs.events(job.id, 999) if event]
+        assert heard == ["queued", "dispatched", "done"]
+        assert [event async for event in live.jobs.events(job.id, 3)] == []
+
+
 async def test_an_end_between_two_looks_is_told() -> None:
     store = Meanwhile()
     async with stage(ok, store=store) as live:
