@@ -370,10 +370,10 @@ class Driver:
     def hand_back(self) -> None:
         """`serve` shutdown: streams abort UNAVAILABLE and Envoy sends them to the next server.
 
-        From here on the journal stays as it is: a slot that comes free now must not cost those
-        who were handed back their places.
+        From here on nobody goes and the journal stays as it is: a slot that comes free now must
+        cost those who were handed back neither their places nor their turns.
         """
-        self.admission.hold_jobs()
+        self.admission.hold_all()
         self._scribe.places_stay = True
         self.closing.set()
 

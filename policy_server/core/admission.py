@@ -40,7 +40,7 @@ class Admission:
         self._pools = {p.name: Pool(p, limit_factory(p.limit), rng) for p in pools}
         self._where: dict[str, Pool] = {}  # uid → pool, while it waits or holds a lease
         self._leaving: set[str] = set()  # a reload has removed them, but somebody is still there
-        self._draining = self._jobs_held = self._jobs_paused = False
+        self._draining = self._held = self._jobs_held = self._jobs_paused = False
 
     def pool(self, name: str) -> Pool:
         """The pool of that name; KeyError when there is none."""
@@ -137,6 +137,11 @@ class Admission:
             pool.lines.restore_job(job if job.pool == name else replace(job, pool=name))
             self._where[job.uid] = pool
 
+    def hold_all(self) -> None:
+        """Let nobody go from here on; they wait for the next process, and their turns with them."""
+        self._held = True
+        self.hold_jobs()
+
     def hold_jobs(self) -> None:
         """Let no job go from here on; they wait for the next process."""
         self._jobs_held = True
@@ -149,6 +154,7 @@ class Admission:
 
     def _hold(self) -> None:
         for pool in self._pools.values():
+            pool.lines.held = self._held
             pool.lines.jobs_held = self._jobs_held or self._jobs_paused
 
     def lease(self, uid: str) -> Lease | None:

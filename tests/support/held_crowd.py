@@ -148,6 +148,13 @@ class Crowd:
         await asyncio.sleep(outage_s)
         await self._stack.start_policy(*arguments)
 
+    async def restart(self, outage_s: float = 1.0) -> None:
+        """SIGTERM, and a new process a while after the old one has ended."""
+        self._stack.policy.terminate()
+        assert await self._stack.policy.wait() == 0
+        await asyncio.sleep(outage_s)
+        await self._stack.start_policy()
+
     async def until_released(self, count: int) -> None:
         """Until so many have gone."""
         async with asyncio.timeout(60):

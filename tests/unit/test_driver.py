@@ -693,6 +693,26 @@ async def test_handing_back_keeps_the_places_for_the_next_server() -> None:
     assert stage.journaled() == ["a"]
 
 
+@virtual
+async def test_nobody_has_a_turn_who_was_handed_back() -> None:
+    """A slot that comes free meanwhile is for the next server to give away."""
+    stage = Stage()
+    stage.submit("busy", tenant="x")
+    holds = {uid: stage.hold(uid, budget_s=60.0, tenant=uid) for uid in "abc"}
+    turns = {turn.tenant for turn in stage.journal.load_turns()}
+    stage.driver.hand_back()
+    for uid in "ab":
+        holds[uid].future.cancel()
+    stage.driver.complete("busy", OK)
+    stage.driver.leave(holds["a"])
+    await asyncio.sleep(1.0)
+    assert {e.request.uid for e in only(Admitted, stage.events)} == {"busy"}
+    assert not holds["c"].future.done()
+    assert {turn.tenant for turn in stage.journal.load_turns()} <= turns | {"x"}
+    assert stage.journaled() == ["a", "b", "c"]
+    assert stage.inflight == 0
+
+
 class ForgetsOnce(MemoryJournal):
     """Can't keep what was learned, the first time."""
 

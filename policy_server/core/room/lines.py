@@ -20,13 +20,13 @@ from policy_server.core.usable import Usable
 
 
 class Lines:
-    """Who is next. `jobs_held`: the jobs stay where they are."""
+    """Who is next. `jobs_held`: the jobs stay where they are; `held`: everybody does."""
 
     def __init__(self, params: PoolParams, leases: LeaseTable, usable: Usable) -> None:
         self.room = Room(params.room)
         self.jobs = JobLines(params.room.tenant_weights)
         self.rule = ClassRule(params.classes, params.jobs_share)
-        self.jobs_held = False
+        self.jobs_held = self.held = False
         self._tickets, self._job_requests = self.room.tickets, self.jobs.requests
         self._calm = CalmReserve()
         self._leases = leases
@@ -61,7 +61,7 @@ class Lines:
 
     def waiting(self) -> list[int]:
         """Lines with someone who may go, most important first; none while no back end is ready."""
-        if not (self._tickets or self._job_requests) or self._usable.ramp.closed:
+        if not (self._tickets or self._job_requests) or self._usable.ramp.closed or self.held:
             return []
         waiting: list[int] = [*self.room.waiting()]
         if len(self.jobs) and not self.jobs_held:
@@ -90,7 +90,7 @@ class Lines:
 
     def may_go_at_once(self, request: Request, limit: float, now: float) -> bool:
         """Whether a newcomer would be the next to go."""
-        if self._usable.ramp.closed:
+        if self._usable.ramp.closed or self.held:
             return False
         if self.anyone:
             goes = self._leads(request) and self._is_next(request, limit, now)
