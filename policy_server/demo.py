@@ -103,6 +103,10 @@ def greeting(port: int, http: str, upstreams: Sequence[str], *, emulated: bool) 
             f"  {chat.replace('-i', '-N')} -d '{streamed}'",
             f"  {chat} -H 'x-request-priority: P0' -d '{body}'",
             "",
+            "A job: 202 at once, the answer later at its `location`; and all of them:",
+            f"  {chat} -H 'prefer: respond-async' -d '{body}'",
+            f"  {_own_command()} jobs ls --url http://{http}",
+            "",
             "More than it can take, and what becomes of each class:",
             f"  {_own_command()} load --url {url} --rate {LOAD_RATE} --seconds 30 "
             "--mix 0:.12,1:.5,2:.38 --stream",

@@ -188,8 +188,8 @@ _REFUSALS = {
     ),
     JobRefusal.WEBHOOK: (
         400,
-        "The x-webhook-url may not be called: its host is not allowed here, or this tenant has no "
-        "secret to sign with.",
+        "The x-webhook-url may not be called: it is no http or https URL, its host is not in "
+        "jobs.webhooks.allow, or jobs.webhooks.secrets has none for this tenant.",
     ),
     JobRefusal.TOKEN_EXPIRED: (401, "The bearer token has expired; a job can't outlive it."),
 }

@@ -108,7 +108,7 @@ class JournalParts:
             if error is None:
                 self._log.info("journal", state="well again")
             else:
-                self._log.error("journal", error=error, fix=FIX)
+                self._log.error("journal", error=error, detail=FIX)
 
     def warning(self) -> str | None:
         """For `/statusz`; None when all is well."""
