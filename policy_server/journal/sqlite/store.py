@@ -33,13 +33,15 @@ from policy_server.journal.port import (
 )
 from policy_server.journal.sqlite.database import SCHEMA_VERSION, check_version, open_to_read
 from policy_server.journal.sqlite.housekeeping import Step
-from policy_server.journal.sqlite.trouble import explained, is_trouble
+from policy_server.journal.sqlite.trouble import explained, hanging, is_trouble
 from policy_server.journal.sqlite.writer import Table, Writer, WriterOptions
 from policy_server.journal.sqlite.writes import Write
 from policy_server.process_lock import LOCK_WAIT_S
 
 T = TypeVar("T")
 Op = Callable[[sqlite3.Connection], T]
+HANGS_S = 10.0
+"""A commit takes milliseconds; one of many large bodies on a slow disk some seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +141,9 @@ class Store:
         assert self._loop is not None
         future: asyncio.Future[T] = self._loop.create_future()
         state = self._writer.state
-        if state.error is not None and (state.damaged or time.monotonic() < state.retry_at):
-            future.set_exception(JournalUnavailableError(state.error))
+        waits = state.error is None or not (state.damaged or time.monotonic() < state.retry_at)
+        if (why := self._hangs() if waits else state.error) is not None:
+            future.set_exception(JournalUnavailableError(why))
             return future
 
         def settle(result: object, error: BaseException | None) -> None:
@@ -198,7 +201,14 @@ class Store:
     @property
     def error(self) -> str | None:
         """Why nothing can be written now, for people; None = all is well."""
-        return self._writer.state.error
+        return self._writer.state.error or self._hangs()
+
+    def _hangs(self) -> str | None:
+        """Says so when the disk keeps the writer for too long, before it has failed."""
+        since = self._writer.state.busy_since
+        if since is None or time.monotonic() < since + HANGS_S:
+            return None
+        return hanging(self._o.path, HANGS_S)
 
     def stats(self) -> StoreStats:
         """Its state now; no disk is asked but for the file's size."""
@@ -208,8 +218,8 @@ class Store:
             with suppress(OSError):
                 size += self._o.path.with_name(self._o.path.name + suffix).stat().st_size
         return StoreStats(
-            healthy=state.error is None,
-            error=state.error,
+            healthy=self.error is None,
+            error=self.error,
             pending=self._writer.pending(),
             size_bytes=size,
             last_commit_s=state.last_commit_s,

@@ -12,6 +12,7 @@ _FULL = "the disk is full; free some space, the journal goes on by itself"
 _READ_ONLY = "can't be written (read-only); make it writable, the journal goes on by itself"
 _IO = "the disk reports an input/output error; look at it (dmesg), the journal tries again"
 SAYS_MORE = " ('journal verify' says more)"
+_WAITS = "look at it (dmesg), the journal goes on by itself"
 _DAMAGED = (
     f"damaged{SAYS_MORE}; stop the server, move the file and its -wal away, keep both, "
     "and start it again"
@@ -83,6 +84,11 @@ def explained(error: BaseException, path: Path) -> str:
     else:
         return f"{path}: {error}"
     return f"{path}: {advice} ({detail})" if advice else f"{path}: {detail}"
+
+
+def hanging(path: Path, seconds: float) -> str:
+    """The same of a disk that says nothing."""
+    return f"{path}: the disk has not answered for {seconds:g} s; {_WAITS}"
 
 
 def _code(error: sqlite3.Error) -> int:

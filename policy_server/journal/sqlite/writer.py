@@ -98,6 +98,7 @@ class WriterState:
     last_commit_s: float | None = None
     commits: int = 0
     retry_at: float = 0.0
+    busy_since: float | None = None
     tables: list[Table] = field(default_factory=list)
 
 
@@ -159,11 +160,13 @@ class Writer(threading.Thread):
         self._changed = self._ready() is None  # then it is tried again
         self.tried.set()
         while (batch := self._next()) is not None:
+            self.state.busy_since = time.monotonic()
             try:
                 self._turn(batch)
             except Exception as error:  # a mistake of ours: a thread that died would answer no one
                 self._trouble(error)
                 self._roll_back(batch)
+            self.state.busy_since = None
         self._end()
 
     def _turn(self, batch: list[Write]) -> None:

@@ -23,6 +23,7 @@ from policy_server.journal.port import (
     RequestContext,
 )
 from policy_server.journal.sqlite import housekeeping, inspect, writer
+from policy_server.journal.sqlite import store as store_module
 from policy_server.journal.sqlite.housekeeping import Step
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
@@ -178,6 +179,35 @@ async def test_trouble_fails_who_waits_keeps_the_rest_and_passes(
             await asyncio.sleep(0.02)
     assert await store.write_durably(put(5)) == 50
     assert await store.read(numbers) == [1, 2, 5]
+
+
+async def test_a_disk_that_hangs_is_told_and_nobody_new_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "HANGS_S", 0.05)
+    disk = threading.Event()
+
+    def step(at: Step) -> None:
+        if at is Step.COMMIT:
+            disk.wait(30.0)
+
+    store = Store(StoreOptions(tmp_path / "journal.db", on_step=step))
+    store.open()
+    first = store.write_durably(lambda _: 1)
+    async with asyncio.timeout(20):
+        while store.stats().healthy:
+            await asyncio.sleep(0.01)
+        assert "the disk has not answered for 0.05 s; look at it" in (store.error or "")
+        with pytest.raises(JournalUnavailableError, match="has not answered"):
+            await store.write_durably(lambda _: 2)
+        assert not first.done()
+        disk.set()
+        monkeypatch.undo()
+        assert await first == 1
+        while store.error is not None:
+            await asyncio.sleep(0.01)
+        assert await store.write_durably(lambda _: 3) == 3
+    await store.close()
 
 
 async def test_a_damaged_file_is_not_touched_again(store: Store, faults: Faults) -> None:
