@@ -1,6 +1,7 @@
 """How many jobs may be open, and how large they may be together. Pure.
 
-A job is open until it has ended; it counts one and the bytes of its body. The bounds are in all
+A job is open until it has ended; it counts one and the bytes of its body. One always fits: the
+largest with large headers would come back for ever. The bounds are in all
 and, apart from that, for each tenant; as in the waiting room, the tenant's do not bind requests
 without a tenant. At a bound further jobs are refused: those that were accepted stay.
 """
@@ -34,7 +35,9 @@ class _Sum:
         self.body_bytes += sign * job.body_bytes
 
     def would_pass(self, bound: Bound, job: Job) -> bool:
-        return self.jobs + 1 > bound.jobs or self.body_bytes + job.body_bytes > bound.body_bytes
+        if self.jobs + 1 > bound.jobs:
+            return True
+        return self.jobs > 0 and self.body_bytes + job.body_bytes > bound.body_bytes
 
 
 class OpenJobs:

@@ -45,6 +45,9 @@ from policy_server.journal.jobs import (
 from policy_server.journal.port import JournalError, JournalUnavailableError
 
 ID_BYTES = 16
+USUAL_HEAD_BYTES = 4096
+"""What a job's record may take beside its body without counting; clients may send fifteen times as
+much, and a hundred thousand such jobs would be 6 GB that no bound knows of."""
 SWEEP_S = 1.0
 SWEEP_BATCH = 1_000
 PURGE_EVERY = 5  # sweeps
@@ -168,7 +171,7 @@ class Jobs:
             max_tokens=request.max_tokens,
             model=request.model,
             streamed=request.streamed,
-            body_bytes=len(submission.body),
+            body_bytes=_size(submission),
             webhook=self._vault.seal_url(job_id, submission.webhook),
             owner=submission.owner,
         )
@@ -372,6 +375,13 @@ class Jobs:
         """Break off what is on its way; it runs again in the next process."""
         await asyncio.gather(*self._keeping, return_exceptions=True)
         await self._dispatcher.stop()
+
+
+def _size(submission: Submission) -> int:
+    """Bytes of the body, and of an unusually large head."""
+    texts = (submission.path, submission.authority, submission.key, submission.webhook)
+    head = sum(map(len, texts)) + sum(len(n) + len(v) for n, v in submission.headers)
+    return len(submission.body) + max(0, head - USUAL_HEAD_BYTES)
 
 
 def _digest(submission: Submission) -> bytes:

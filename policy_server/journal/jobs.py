@@ -63,7 +63,8 @@ class Job:
     `attempt` counts the dispatches, `failures` those of them that the model server answered with
     an error; `not_before` is when the next one may be. `expires_at`: it is not dispatched later.
     `tenant` is who is charged for it and may be a name for many; `owner` is whose it is ("" = it
-    has none, and is found by its id only). `path` is without the query: that is among what is
+    has none, and is found by its id only). `body_bytes`: of its body, and of what its headers take
+    beyond some KiB. `path` is without the query: that is among what is
     sealed.
     """
 

@@ -424,6 +424,32 @@ async def test_the_bodies_of_a_tenant_are_bounded() -> None:
         await live.submit(body=b"x" * 3)
 
 
+@pytest.mark.parametrize(
+    "large",
+    [{"headers": (("x", "x" * 50_000),)}, {"path": "/" + "x" * 50_000}],
+    ids=["head", "path"],
+)
+async def test_large_heads_count_as_bodies_do(large: dict[str, Any]) -> None:
+    async with stage(ok, **rule(size=100_000)) as live:
+        live.driver.admission.hold_jobs()
+        for _ in range(50):
+            await live.submit(headers=(("x", "x" * 2_000),))
+        for _ in range(2):
+            await live.submit(**large)
+        refused = await live.jobs.accept(live.submission(**large))
+        assert refused is JobRefusal.TENANT_LIMIT
+
+
+async def test_one_job_always_fits() -> None:
+    async with stage(ok, **rule(size=10)) as live:
+        live.driver.admission.hold_jobs()
+        job = await live.submit(body=b"x" * 11)
+        refused = await live.jobs.accept(live.submission(body=b"x"))
+        assert refused is JobRefusal.TENANT_LIMIT
+        await live.jobs.cancel(job.id)
+        await live.submit(body=b"x" * 11)
+
+
 async def test_all_jobs_together_are_bounded_also_over_a_restart() -> None:
     bound = {"bound": Bound(2, 1_000)}
     async with model_server(ok) as (url, _):
