@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import stat
 import uuid
 from collections.abc import Iterator
@@ -17,7 +19,7 @@ from policy_server.journal.records import lease_to_json
 from policy_server.journal.sqlite import tail as tail_module
 from policy_server.journal.sqlite.journal import SqliteJournal
 from policy_server.journal.sqlite.store import Store, StoreOptions
-from policy_server.journal.sqlite.tail import SLOT_BYTES, SLOTS, Tail, ring_of
+from policy_server.journal.sqlite.tail import RESERVED_BYTES, SLOT_BYTES, SLOTS, Tail, ring_of
 
 
 @pytest.fixture(params=["in memory", "beside the journal"])
@@ -101,6 +103,30 @@ async def test_no_disk_is_behind_it_and_it_goes_with_a_clean_end(tmp_path: Path)
     assert not ring.exists()
 
 
+def test_it_takes_memory_as_it_needs_it_and_does_without_where_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
+    (tmp_path / "memory").mkdir()
+    path = tmp_path / "journal.db"
+    tail = Tail(path)
+    tail.open()
+    tail.add("one")
+    assert ring_of(path).stat().st_blocks * 512 <= 2 * RESERVED_BYTES
+    fits = RESERVED_BYTES // SLOT_BYTES - 1
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "no space left (injected)")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    for n in range(SLOTS):
+        tail.add(f"record {n}")
+    tail.close()
+    monkeypatch.undo()
+    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
+    assert records(path) == ["one", *(f"record {n}" for n in range(fits - 1))]
+
+
 def test_what_lies_beside_the_journal_is_taken_along_into_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +137,10 @@ def test_what_lies_beside_the_journal_is_taken_along_into_memory(
     without.add("one")
     without.close()
     monkeypatch.setattr(tail_module, "MEMORY", tmp_path)
+    with monkeypatch.context() as read_only:
+        read_only.setattr(Path, "unlink", _refused)
+        assert records(path) == ["one"]
+        ring_of(path).rename(tmp_path / "away")
     assert records(path) == ["one"]
     assert not path.with_name("journal.db-tail").exists()
     assert records(path) == ["one"], "killed before it was committed"
@@ -177,6 +207,10 @@ async def test_releases_that_were_not_committed_are_made_again(path: Path) -> No
     assert [place.request.uid for place in after.load()] == ["u1", "u2"]
     assert [held.request.uid for held in after.load_leases()] == ["u0"]
     await after.close()
+
+
+def _refused(*_: object, **__: object) -> None:
+    raise OSError(errno.EROFS, "read-only (injected)")
 
 
 def _release(request: Request) -> str:
