@@ -19,8 +19,19 @@ from policy_server.jobs.addresses import AllowList
 from policy_server.jobs.vault import Vault
 from policy_server.jobs.webhook_lines import FIRST_REST_S, PER_LINE, PER_OWNER, Lines
 from policy_server.jobs.webhooks import Hooks, WebhookSender
-from policy_server.journal.jobs import Ending, Job, JobRequest, JobState, NewJob, WebhookOutcome
+from policy_server.journal.jobs import (
+    DueWebhook,
+    Ending,
+    Job,
+    JobRequest,
+    JobState,
+    NewJob,
+    Taken,
+    WebhookOutcome,
+    nobody,
+)
 from policy_server.journal.jobs_memory import MemoryJobs
+from tests.support import virtual_loop
 
 SENT, FAILED, DROPPED = WebhookOutcome
 SECRET = "whsec_" + base64.b64encode(b"a secret of acme").decode()
@@ -292,3 +303,32 @@ def test_a_line_rests_longer_each_time_and_is_its_owners_own() -> None:
     passed = sum(not many(f"m{n}", "a", f"https://h{n}/") for n in range(3 * PER_OWNER))
     assert passed == PER_OWNER - PER_LINE + 1
     assert not many("new", "b", "https://h/")
+
+
+class LongList(MemoryJobs):
+    """A store in which looking takes a second: there is much to pass by. Something ends all the
+    time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+        self.sender: WebhookSender | None = None
+
+    async def due_webhooks(self, now: float, limit: int, taken: Taken = nobody) -> list[DueWebhook]:
+        self.looks += 1
+        await asyncio.sleep(1.0)
+        assert self.sender is not None
+        self.sender.wake()
+        return []
+
+
+def test_looking_for_what_is_due_takes_a_fifth_of_the_reader_at_most() -> None:
+    async def scenario() -> int:
+        store = LongList()
+        sender = store.sender = WebhookSender(store, HOOKS, VAULT)
+        task = asyncio.create_task(sender.run())
+        await asyncio.sleep(100.0)
+        task.cancel()
+        return store.looks
+
+    assert 15 <= virtual_loop.run(scenario()) <= 21
