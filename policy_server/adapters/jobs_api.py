@@ -235,6 +235,8 @@ class JobsApi:
         response = web.StreamResponse(
             headers={"content-type": "text/event-stream", "cache-control": "no-store"}
         )
+        if request.method == "HEAD":  # whoever asks for the head gets no stream behind it
+            return response
         if self._closing:
             return _problem(503, "This server is stopping; ask again.")
         if self._readers.total() >= MAX_STREAMS or self._readers[job.owner] >= MAX_OWN_STREAMS:

@@ -291,6 +291,17 @@ async def test_a_tenant_has_so_many_event_streams_and_no_more(
         assert answer.status == 200
 
 
+async def test_the_head_of_an_event_stream_is_no_stream(api: Api) -> None:
+    reader, writer = await asyncio.open_connection(api.http.host, api.http.port)
+    ask = "HEAD /policy/jobs/one/events HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    writer.write(ask.encode())
+    head, _, rest = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    assert head.startswith(b"HTTP/1.1 200")
+    assert b"text/event-stream" in head
+    assert rest == b""
+
+
 async def endless(_id: str, _after: int) -> AsyncIterator[JobEvent | None]:
     while True:
         yield None
