@@ -77,6 +77,7 @@ class JournalAction(StrEnum):
     ls = "ls"
     verify = "verify"
     stats = "stats"
+    salvage = "salvage"
 
 
 ConfigFile = Annotated[
@@ -212,11 +213,15 @@ def envoy_config(
 
 @app.command()
 def journal(
-    action: Annotated[JournalAction, typer.Argument(help="Who waits, is it sound, in numbers.")],
+    action: Annotated[
+        JournalAction,
+        typer.Argument(help="Who waits? Is it sound? In numbers; save it."),
+    ],
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Look into the journal; a server may be running."""
+    """Look into the journal; a server may be running. `salvage` replaces a damaged one by what can
+    be read of it; the server must be stopped."""
     from policy_server.app.journal_command import run_journal
     from policy_server.config import load_config
 

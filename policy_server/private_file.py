@@ -53,7 +53,7 @@ def replace(path: Path, data: bytes) -> None:
     with draft(path) as (file, new):
         _write(file, data)
         new.replace(path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def create(path: Path, data: bytes) -> None:
@@ -62,7 +62,7 @@ def create(path: Path, data: bytes) -> None:
         _write(file, data)
         with suppress(FileExistsError):
             os.link(new, path)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
@@ -71,7 +71,7 @@ def _write(file: IO[bytes], data: bytes) -> None:
     os.fsync(file.fileno())
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     with suppress(OSError):  # not every file system can: then it is as safe as it gets
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

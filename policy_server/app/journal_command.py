@@ -1,6 +1,6 @@
-"""`policy-server journal ls|verify|stats`: what the journal holds, and whether it is sound.
+"""`policy-server journal ls|verify|stats|salvage`: what the journal holds, and whether it is sound.
 
-Reads only; a server may be running on the same file.
+Reads only, and a server may be running on the same file; `salvage` makes a new one.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from policy_server.journal.boot import this_boot
 from policy_server.journal.port import JournalError
 from policy_server.journal.restore import Moment, revive
 from policy_server.journal.sqlite import inspect
+from policy_server.journal.sqlite.salvage import salvage
 
 
 def run_journal(action: str, config: Config, data_dir: Path, console: Console) -> int:
@@ -23,10 +24,14 @@ def run_journal(action: str, config: Config, data_dir: Path, console: Console) -
     path = config.journal.file_in(data_dir)
     if action == "verify":
         return _verify(path, console)
+    act = {"ls": _list, "stats": _stats, "salvage": _salvage}[action]
     try:
-        (_list if action == "ls" else _stats)(path, console)
+        act(path, console)
     except JournalError as error:
         console.print(str(error), soft_wrap=True, markup=False)
+        return 1
+    except OSError as error:
+        console.print(f"{error.filename or path}: {error.strerror}", soft_wrap=True, markup=False)
         return 1
     return 0
 
@@ -36,6 +41,17 @@ def _verify(path: Path, console: Console) -> int:
     for line in found or [f"{path}: sound"]:
         console.print(line, soft_wrap=True, markup=False)
     return 1 if found else 0
+
+
+def _salvage(path: Path, console: Console) -> None:
+    found = salvage(path)
+    table = Table("what", "saved", "lost, at most")
+    for name, rows in found.rows.items():
+        if name != "migrations":
+            table.add_row(name, str(rows), str(found.lost.get(name, 0)))
+    console.print(table)
+    said = f"{path} is new; the damaged one is {found.damaged}, keep it. Now start the server."
+    console.print(said, soft_wrap=True, markup=False)
 
 
 def _list(path: Path, console: Console) -> None:

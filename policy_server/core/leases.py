@@ -15,7 +15,9 @@ not come back, ends as expired.
 
 Heartbeats are a part of the Envoy configuration that we make, and so is the name by which an Envoy
 says who it is. An Envoy without a name was configured by a mesh that knows no heartbeats: there
-silence says nothing while its log talks, and only age, from `UNHEARD_AGE_S` on, frees a lease.
+silence says nothing while its log talks, and only age, from `UNHEARD_AGE_S` on, frees a lease. Of
+restored ones only the ends are heard of there: as long as they come, the others may be under way;
+the rest ends as expired once none has come for `LULL_S`.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ HEARTBEAT_S = 2.0  # how often Envoy is told to log a request in progress
 SILENCE_S = 20.0
 NO_CONTACT_S = 10.0  # after a restart: an Envoy with answers under way would have come back
 RECALL_S = HEARTBEAT_S + 0.5  # after a restart: within this every answer under way is heard of
+LULL_S = 10.0  # without heartbeats: of k answers of T s under way one ends every T/k s
 ORPHAN_AGE_S = 120.0
 UNHEARD_AGE_S = 300.0  # longer than most answers, for the end entries that are lost
 TRICKLE_S = 1.0
@@ -93,6 +96,8 @@ class LeaseTable:
         self._order: dict[str, None] = {}  # by last sign of life, oldest first
         self._seats = [0] * LINES
         self._unheard: dict[str, None] = {}  # restored, without a sign of life since
+        self._unheard_before = 0  # at the last look
+        self._recalled = float("-inf")  # when there were last fewer of them
         self._contact: dict[str, float] = {}  # when each Envoy was first back
         self._nodes: dict[str, float] = {}  # by last word, oldest first
         self._last_log = float("-inf")
@@ -196,12 +201,17 @@ class LeaseTable:
         return found
 
     def _ended_unheard(self, now: float, limit: int) -> list[str]:
+        if len(self._unheard) < self._unheard_before:
+            self._recalled = now
         found: list[str] = []
         for uid in self._unheard:
             lease = self.by_uid[uid]
-            back = self._contact.get(lease.request.node, lease.last_seen + NO_CONTACT_S)
-            if now >= back + RECALL_S and len(found) < limit:
+            node = lease.request.node
+            back = self._contact.get(node, lease.last_seen + NO_CONTACT_S)
+            due = back + RECALL_S if node else max(back, self._recalled) + LULL_S
+            if now >= due and len(found) < limit:
                 found.append(uid)
+        self._unheard_before = len(self._unheard) - len(found)
         return found
 
     def _node_talks(self, lease: Lease, now: float) -> bool:

@@ -73,7 +73,7 @@ def findings(path: Path) -> list[str]:
     try:
         with _reading(path) as db:
             found += _identity(db, path)
-            if damage := _damage(db):
+            if damage := damage_of(db):
                 return [*found, *damage]  # what is in a damaged file can't be read to its end
             return [*found, *_unreadable(db), *job_findings(db), *_modes(path)]
     except JournalError as error:
@@ -92,7 +92,8 @@ def _identity(db: sqlite3.Connection, path: Path) -> list[str]:
     return []
 
 
-def _damage(db: sqlite3.Connection) -> list[str]:
+def damage_of(db: sqlite3.Connection) -> list[str]:
+    """What of the file is broken, and what to do; nothing = none of it."""
     rows = _checked(db, str(MAX_FINDINGS)) or _checked(db, "1")  # which ends at the first finding
     if rows == ["ok"]:
         return []
@@ -100,8 +101,8 @@ def _damage(db: sqlite3.Connection) -> list[str]:
     return [
         *(f"damaged: {line}" for text in rows or ["all of it"] for line in text.splitlines()),
         f"damaged tables: {', '.join(tables) or 'none'}",
-        "stop the server, move the file and its -wal away, keep both, and start it again. What can "
-        "be saved: `sqlite3 FILE .recover`, with a sqlite3 that can (Debian's can't)",
+        "stop the server, run `policy-server journal salvage`, which saves what can be read, and "
+        "start it again",
     ]
 
 

@@ -14,8 +14,11 @@ _IO = "the disk reports an input/output error; look at it (dmesg), the journal t
 SAYS_MORE = " ('journal verify' says more)"
 _WAITS = "look at it (dmesg), the journal goes on by itself"
 _DAMAGED = (
-    f"damaged{SAYS_MORE}; stop the server, move the file and its -wal away, keep both, "
-    "and start it again"
+    f"damaged{SAYS_MORE}; stop the server, run 'policy-server journal salvage' and start it again"
+)
+_NO_JOURNAL = (
+    "nothing can be read in it; stop the server, move the file and its -wal away, keep both, and "
+    "start it again"
 )
 _FOLDER = "can't be opened; does its folder exist, and may this user write there?"
 _BUSY = "locked by another program; close it, the journal tries again"
@@ -25,7 +28,7 @@ _BY_CODE = {
     sqlite3.SQLITE_READONLY: _READ_ONLY,
     sqlite3.SQLITE_IOERR: _IO,
     sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _NO_JOURNAL,
     sqlite3.SQLITE_CANTOPEN: _FOLDER,
     sqlite3.SQLITE_PERM: _READ_ONLY,
     sqlite3.SQLITE_AUTH: _READ_ONLY,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from policy_server.core.leases import (
+    LULL_S,
     MAX_NODES,
+    NO_CONTACT_S,
     ORPHAN_AGE_S,
+    RECALL_S,
     SILENCE_S,
     TRICKLE_S,
     UNHEARD_AGE_S,
@@ -120,6 +123,49 @@ def test_an_envoy_without_a_name_and_without_a_log_gives_its_leases_up_one_a_sec
     leases = table(lease("a", node=""), lease("b", node=""))
     assert leases.silent(ORPHAN_AGE_S - 1.0, 10) == []
     assert leases.silent(ORPHAN_AGE_S, 10) == ["a"]
+
+
+def restored(*uids: str, node: str = "") -> LeaseTable:
+    """Of before a restart at 0."""
+    leases = LeaseTable()
+    for uid in uids:
+        leases.restore(lease(uid, node=node))
+    return leases
+
+
+def test_a_restored_slot_that_no_heartbeat_speaks_for_is_free_soon_after_its_envoy_is_back() -> (
+    None
+):
+    leases = restored("a", "b", node="envoy-a")
+    leases.note_contact("envoy-a", 1.0)
+    leases.touch("b", 2.0)
+    assert leases.silent(1.0 + RECALL_S - 0.1, 10) == []
+    assert leases.silent(1.0 + RECALL_S, 10) == ["a"]
+
+
+def test_without_heartbeats_restored_slots_are_kept_while_their_answers_end() -> None:
+    leases = restored(*"abcdef")
+    leases.note_contact("", 1.0)
+    now = 1.0
+    for uid in "abc":  # told by the log, each within `LULL_S` after the one before
+        now += LULL_S - 1.0
+        leases.node_alive("router~10.0.0.1", now)
+        assert leases.silent(now, 10) == []
+        leases.end(uid)
+        assert leases.silent(now, 10) == []
+    assert leases.silent(now + LULL_S - 0.1, 10) == []
+    assert leases.silent(now + LULL_S, 2) == ["d", "e"]
+    leases.end("d")
+    leases.end("e")
+    assert leases.silent(now + LULL_S + 1.0, 10) == ["f"], (
+        "what we end ourselves is no sign of life"
+    )
+
+
+def test_without_a_name_and_without_a_word_restored_slots_are_free_after_a_while() -> None:
+    leases = restored("a")
+    assert leases.silent(NO_CONTACT_S + LULL_S - 0.1, 10) == []
+    assert leases.silent(NO_CONTACT_S + LULL_S, 10) == ["a"]
 
 
 def test_a_sign_of_life_of_an_unknown_request_is_nothing() -> None:
