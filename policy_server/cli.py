@@ -220,8 +220,7 @@ def journal(
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Look into the journal; a server may be running. `salvage` replaces a damaged one by what can
-    be read of it; the server must be stopped."""
+    """Look into the journal, or (`salvage`, without a server) save what is left of it."""
     from policy_server.app.journal_command import run_journal
     from policy_server.config import load_config
 

@@ -5,10 +5,9 @@ process. Refusing all tickets of before the start would be simpler, and would co
 place in the moment after a crash, when places matter most.
 
 The file is a ring of SLOTS records of 16 bytes. A thread of its own writes them into it, so that
-a disk that hangs stops no request (a store into a mapped page would stop all threads). What was
-written the kernel keeps when this process is killed; that can lose what the thread has not come to
-yet, some milliseconds. A power cut may lose the last seconds; the machine's clients are gone then
-as well.
+a disk that hangs stops no request (a store into a mapped page would stop all threads). What it has
+not come to yet when this process is killed is in memory that outlives it (`Tail`). A power cut may
+lose the last seconds; the machine's clients are gone then as well.
 
 At the bound: a record is written over only when its ticket has expired. When the oldest has not,
 no ticket is honoured until it has (`FULL`): a place lost, never one given twice.
@@ -30,6 +29,7 @@ from pathlib import Path
 from policy_server import private_file
 from policy_server.adapters.tickets import MAX_LIFE_S
 from policy_server.core.outcome import TicketOutcome
+from policy_server.journal.sqlite.tail import Tail
 
 SLOTS = 65_536
 """546 tickets per second for as long as one lives (120 s); 1 MiB."""
@@ -91,6 +91,7 @@ class UsedInFile(UsedInMemory):
     def __init__(self, path: Path, slots: int = SLOTS) -> None:
         super().__init__(slots)
         self._path = path
+        self._tail = Tail(path)
         self._pen: _Pen | None = None
         self._sequence = 0
 
@@ -98,7 +99,9 @@ class UsedInFile(UsedInMemory):
         """Take over what the file holds, or make it. Raises `UsedTicketsError`."""
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._restore(self._read(wall))
+            told = _told(self._tail.open(), wall)
+            written = self._read(wall)
+            self._restore([*written, *(one for one in told if one not in set(written))])
             self._rewrite()
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or str(error)
@@ -109,7 +112,7 @@ class UsedInFile(UsedInMemory):
     def close(self) -> None:
         """Let go of the file, with all in it unless its disk hangs."""
         if self._pen is not None:
-            self._pen.end()
+            self._tail.close(committed=self._pen.end())
             self._pen = None
 
     def _read(self, wall: float) -> list[Record]:
@@ -140,6 +143,7 @@ class UsedInFile(UsedInMemory):
 
     def _store(self, slot: int, record: Record) -> None:
         if self._pen is not None:
+            self._tail.add(f"{record[0]} {record[1].hex()}")
             self._pen.write(slot * _RECORD.size, self._numbered(record))
 
 
@@ -151,6 +155,7 @@ class _Pen(threading.Thread):
         self._file = file
         self._due: queue.SimpleQueue[tuple[int, bytes] | None] = queue.SimpleQueue()
         self._begun = False
+        self._failed = False
 
     def write(self, offset: int, data: bytes) -> None:
         """Soon."""
@@ -159,16 +164,30 @@ class _Pen(threading.Thread):
             self.start()
         self._due.put((offset, data))
 
-    def end(self) -> None:
-        """Write what is due, as far as the disk takes it within `END_S`."""
+    def end(self) -> bool:
+        """Write what is due, as far as the disk takes it within `END_S`; whether it took all."""
         if not self._begun:
             os.close(self._file)
-            return
+            return True
         self._due.put(None)
         self.join(END_S)
+        return not self.is_alive() and not self._failed
 
     def run(self) -> None:
         while (due := self._due.get()) is not None:
-            with suppress(OSError):  # the process still knows; its successor may not
+            try:
                 os.pwrite(self._file, due[1], due[0])
+            except OSError:  # the process still knows, and its successor the last ones
+                self._failed = True
         os.close(self._file)
+
+
+def _told(texts: Iterable[str], wall: float) -> list[Record]:
+    """What may still be shown again, oldest first; what is no record gives nothing."""
+    found = []
+    for text in texts:
+        with suppress(ValueError):
+            expires, nonce = text.split(" ")
+            if wall < int(expires) <= wall + MAX_LIFE_S:
+                found.append((int(expires), bytes.fromhex(nonce)))
+    return found

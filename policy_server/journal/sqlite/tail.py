@@ -1,4 +1,4 @@
-"""The last releases, in memory that outlives the process.
+"""The last releases, in memory that outlives the process. (And the last tickets, `used_tickets`.)
 
 The writer commits some milliseconds after the fact; a request that was let go in between would be
 awaited after a crash although it has gone, and its tenant's turn would count for nothing. So each
