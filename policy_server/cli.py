@@ -213,10 +213,7 @@ def envoy_config(
 
 @app.command()
 def journal(
-    action: Annotated[
-        JournalAction,
-        typer.Argument(help="Who waits? Is it sound? In numbers; save it."),
-    ],
+    action: Annotated[JournalAction, typer.Argument(help="Who waits, is it sound, in numbers.")],
     config: ConfigFile = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
