@@ -532,17 +532,17 @@ async def test_who_waits_for_a_back_end_past_its_budget_keeps_its_place_as_well(
 @virtual
 async def test_slots_in_use_at_a_crash_are_still_in_use_after_it(boot: str | None) -> None:
     before = Stage(pool_params(2.0))
-    before.submit("ends meanwhile")
-    before.submit("goes on")
-    waits = before.hold("waits", budget_s=60.0)
+    before.submit("ends meanwhile", node="envoy-a")
+    before.submit("goes on", node="envoy-a")
+    waits = before.hold("waits", budget_s=60.0, node="envoy-a")
     assert not waits.future.done()
     after = Stage(pool_params(2.0), before.journal.reopen())
     after.start(boot)
     assert after.driver.admission.inflight() == 2
-    again = after.hold("waits")
+    again = after.hold("waits", node="envoy-a")
     started = after.loop.time()
     while not again.future.done():
-        after.driver.heartbeat("goes on", "")
+        after.driver.heartbeat("goes on", "envoy-a")
         await asyncio.sleep(0.1)
     assert isinstance(again.future.result(), Admitted)
     assert RECALL_S <= after.loop.time() - started <= RECALL_S + SWEEP_S + 0.2
