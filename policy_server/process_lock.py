@@ -62,6 +62,11 @@ class ProcessLock:
     def _owner(self) -> str:
         return os.pread(self._file, 32, 0).decode("ascii", "replace").strip() or "unknown"
 
+    @property
+    def lost(self) -> bool:
+        """Whether its file was removed, so that another process may take it as well."""
+        return os.fstat(self._file).st_nlink == 0
+
     def release(self) -> None:
         """Let another process have it."""
         os.close(self._file)

@@ -27,9 +27,12 @@ from policy_server.journal.port import (
 )
 from policy_server.journal.sqlite import inspect
 from policy_server.journal.sqlite.housekeeping import Step
+from policy_server.journal.sqlite.jobs import SqliteJobs
 from policy_server.journal.sqlite.journal import SqliteJournal
+from policy_server.journal.sqlite.presence import LOOK_S
 from policy_server.journal.sqlite.store import Store, StoreOptions
 from policy_server.journal.sqlite.tail import ring_of
+from tests.crash.jobs_scenario import new_job
 from tests.support.small_disk import SmallDisk, small_disk
 
 
@@ -287,3 +290,67 @@ async def test_a_path_that_cannot_be_is_refused(tmp_path: Path) -> None:
         opened(tmp_path)
     with pytest.raises(JournalUnavailableError, match="no such file"):
         inspect.summary(tmp_path / "none")
+
+
+@pytest.mark.parametrize("folder_too", [False, True])
+async def test_a_file_that_is_removed_under_a_running_server_is_written_anew(
+    tmp_path: Path, *, folder_too: bool
+) -> None:
+    path = tmp_path / "data" / "journal.db"
+    journal = opened(path)
+    jobs = SqliteJobs(journal.store)
+    await jobs.load()
+    await jobs.accept(new_job(1))
+    journal.append_waiting(request(1), RequestContext())
+    await journal.flush()
+    if folder_too:
+        shutil.rmtree(path.parent)
+    else:
+        for file in path.parent.glob("journal.db*"):
+            file.unlink()
+    async with asyncio.timeout(15):
+        while not path.exists():
+            journal.append_waiting(request(2), RequestContext())
+            journal.remove("u2")
+            await asyncio.sleep(0.05)
+    await until_healthy(journal, True)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(JournalInUseError):
+        opened(path)
+    assert not (await jobs.accept(new_job(2))).existing
+    ids = {new_job(n).job.id for n in (1, 2)}
+    assert {job.id for job in await jobs.listed(None, 10)} == ids
+    await journal.close()
+    assert verify(path)[0] == 0
+    again = opened(path)
+    assert uids(again) == ["u1"]
+    jobs = SqliteJobs(again.store)
+    await jobs.load()
+    assert {job.id for job in await jobs.listed(None, 10)} == ids
+    assert await jobs.request(new_job(1).job.id) == new_job(1).request
+    await again.close()
+
+
+async def test_another_file_in_its_place_is_left_alone_and_nothing_more_is_promised(
+    tmp_path: Path,
+) -> None:
+    path, other = tmp_path / "journal.db", tmp_path / "other.db"
+    theirs = opened(other)
+    theirs.append_waiting(request(7), RequestContext())
+    await theirs.close()
+    before = other.read_bytes()
+    journal = opened(path)
+    jobs = SqliteJobs(journal.store)
+    await jobs.load()
+    await jobs.accept(new_job(0))
+    await asyncio.sleep(LOOK_S)  # it is looked for so often
+    other.replace(path)
+    await asyncio.sleep(LOOK_S)
+    with pytest.raises(JournalUnavailableError, match="another file is in its place"):
+        await jobs.accept(new_job(1))
+    assert await jobs.request(new_job(0).job.id) == new_job(0).request
+    assert path.read_bytes() == before
+    await journal.close()
+    again = opened(path)
+    assert uids(again) == ["u7"]
+    await again.close()

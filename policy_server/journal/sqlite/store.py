@@ -80,6 +80,7 @@ class Store:
         self._closed = False
         self._reader = ThreadPoolExecutor(1, "journal-reader")
         self._read_db: sqlite3.Connection | None = None
+        self._read_of = 0
         self._writer = Writer(
             WriterOptions(
                 options.path,
@@ -171,7 +172,10 @@ class Store:
 
     def _read_now(self, fn: Op[T]) -> T:
         try:
+            if self._read_of != self._writer.state.opened:
+                self._drop_reader()  # the writer has another file now
             if self._read_db is None:
+                self._read_of = self._writer.state.opened
                 self._read_db = self._reading()
             return fn(self._read_db)
         except sqlite3.Error as error:

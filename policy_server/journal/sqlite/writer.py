@@ -38,6 +38,7 @@ from policy_server.journal.port import (
 from policy_server.journal.sqlite.database import check_version, open_to_read, open_to_write
 from policy_server.journal.sqlite.housekeeping import HouseKeeper, Step
 from policy_server.journal.sqlite.ownership import make_folder, own
+from policy_server.journal.sqlite.presence import MovedError, Presence
 from policy_server.journal.sqlite.trouble import explained, is_damage, is_mistake
 from policy_server.journal.sqlite.writes import Write, carry_out
 from policy_server.process_lock import ProcessLock
@@ -94,6 +95,7 @@ class WriterState:
 
     error: str | None = None
     damaged: bool = False
+    opened: int = 0
     refused: JournalError | None = None  # a newer version's or another program's file
     last_commit_s: float | None = None
     commits: int = 0
@@ -114,6 +116,7 @@ class Writer(threading.Thread):
         self._db: sqlite3.Connection | None = None
         self._lock: ProcessLock | None = None
         self._house = HouseKeeper(options.path, options.on_step)
+        self._presence = Presence(options.path)
         self._queue: deque[Write] = deque()
         self._wanted = threading.Condition()
         self._changed = False
@@ -227,6 +230,8 @@ class Writer(threading.Thread):
             self._o.on_step(Step.OPEN)
             self._db = open_to_write(self._o.path)
             self._full_sync = True
+            self._presence.opened()
+            state.opened += 1
             for table in state.tables:
                 table.opened(self._db)
         except JournalError as error:
@@ -258,7 +263,7 @@ class Writer(threading.Thread):
                 self.state.error = f"{self.state.error}; nor can it be read: {why}"
 
     def _own(self) -> None:
-        if self._lock is None:
+        if self._lock is None or self._lock.lost:
             make_folder(self._o.path.parent)
             first = not self.tried.is_set()
             self._lock = own(self._o.path, self._o.lock_wait_s if first else 0.0)
@@ -272,6 +277,7 @@ class Writer(threading.Thread):
             return
         durable = any(write.settle is not None for write in batch)
         try:
+            self._presence.check(db)
             self._transact(db, batch, durable)
         except Exception as error:
             self._trouble(error)
@@ -332,7 +338,7 @@ class Writer(threading.Thread):
         state.error = explained(error, self._o.path)
         state.retry_at = time.monotonic() + RETRY_S
         state.damaged = state.damaged or is_damage(error)
-        if self._db is not None:
+        if self._db is not None and not (isinstance(error, MovedError) and error.keeps):
             with contextlib.suppress(sqlite3.Error):
                 if self._db.in_transaction:
                     self._db.execute("ROLLBACK")
