@@ -28,20 +28,22 @@ class MovedError(OSError):
 
 
 class Presence:
-    """Of one journal file. Use it on the writer's thread."""
+    """Of one journal file. Use it on the writer's thread. It keeps the file by a handle that can do
+    nothing but that: to close any other would end the locks that SQLite has on it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._log = path.with_name(path.name + "-wal")
         self._index = path.with_name(path.name + "-shm")
-        self._file: tuple[int, int] | None = None
+        self._file = -1
         self._log_file: tuple[int, int] | None = None
         self._next = 0.0
         self._moved: MovedError | None = None
 
     def opened(self) -> None:
         """It was opened just now."""
-        self._file, self._moved = _identity(self._path), None
+        self.close()
+        self._file, self._moved = os.open(self._path, os.O_PATH | os.O_CLOEXEC), None
 
     def check(self, db: sqlite3.Connection) -> None:
         """Before a transaction. Raises `MovedError`: open the file again, unless that `keeps`."""
@@ -53,8 +55,8 @@ class Presence:
             raise self._moved
 
     def _look(self, db: sqlite3.Connection) -> MovedError | None:
-        found = _identity(self._path)
-        if found == self._file:
+        found, ours = _identity(self._path), os.fstat(self._file)
+        if found == (ours.st_dev, ours.st_ino):
             self._log_file = _identity(self._log)
             return None
         if found is not None:
@@ -77,6 +79,12 @@ class Presence:
         except BaseException:
             self._path.unlink(missing_ok=True)
             raise
+
+    def close(self) -> None:
+        """Let go of it."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def _unlink_log(self) -> None:
         self._log.unlink(missing_ok=True)

@@ -395,6 +395,6 @@ class Writer(threading.Thread):
             except (sqlite3.Error, OSError) as error:
                 self._trouble(error)
             self._db = None
+        self._presence.close()
         if self._lock is not None:
             self._lock.release()
-            self._lock = None
