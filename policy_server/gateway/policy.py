@@ -24,6 +24,7 @@ from policy_server.gateway.plan import Plan
 CONFIG_ERROR = 2
 PATIENCE = Patience()
 READY_WITHIN_S = 60.0
+STANDBY_PAUSE_S, LONGEST_STANDBY_PAUSE_S = 1.0, 60.0
 """A start takes a second or two; a stopped or deadlocked one would take for ever."""
 
 
@@ -68,11 +69,10 @@ class PolicyServers:
                 await asyncio.sleep(failures.pause_s(code))
 
     def _report(self, code: int, came_up: bool) -> None:
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         if came_up:
-            self._say(f"the policy server ended ({how}); the standby takes over")
+            self._say(f"the policy server ended ({_how(code)}); the standby takes over")
         else:
-            self._say(f"the policy server did not come up ({how})")
+            self._say(f"the policy server did not come up ({_how(code)})")
 
     async def _serve(self, child: Child) -> bool:
         """Gives `child` its turn; False when it ends, or is ended, before it serves."""
@@ -90,14 +90,13 @@ class PolicyServers:
         self._serving = child
         if self._reload_due:
             self.reload()
-        if not self._stopping:
-            self._standby = await self._start()
         return True
 
     async def _while_it_answers(self, child: Child) -> None:
         """Until `child` ends, or is found stuck and killed. Draining has bounds of its own."""
         stuck = asyncio.create_task(until_stuck(self._ask, PATIENCE))
         ended = asyncio.create_task(child.wait())
+        beside = asyncio.create_task(self._see_to_a_standby())
         await asyncio.wait([stuck, ended], return_when=asyncio.FIRST_COMPLETED)
         if stuck.done() and not ended.done() and not self._stopping:
             self._say(
@@ -105,8 +104,35 @@ class PolicyServers:
                 "in a row: it is stuck; killing it"
             )
             child.kill()
-        for task in (stuck, ended):
+        for task in (stuck, ended, beside):
             task.cancel()
+        await asyncio.wait([beside])
+
+    async def _see_to_a_standby(self) -> None:
+        """Until cancelled. Where memory is short it is the first that is killed, and its absence
+        would be noticed when it is needed."""
+        pause_s = STANDBY_PAUSE_S
+        while not self._stopping:
+            try:
+                self._standby = await self._start_whole()
+                how = _how(await self._standby.wait())
+            except OSError as error:
+                how = error.strerror or str(error)
+            if self._stopping:
+                return
+            self._standby = None
+            self._say(f"the standby ended ({how}); another one is started in {pause_s:g} s")
+            await asyncio.sleep(pause_s)
+            pause_s = min(2.0 * pause_s, LONGEST_STANDBY_PAUSE_S)
+
+    async def _start_whole(self) -> Child:
+        """Not broken off in the middle: that would leave a process that nobody knows of."""
+        starting = asyncio.create_task(self._start())
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            self._standby = await starting
+            raise
 
     async def _start(self) -> Child:
         command = [sys.executable, "-m", "policy_server", "serve", "--standby"]
@@ -146,6 +172,10 @@ class PolicyServers:
         for child in (self.active, self._standby):
             if child is not None:
                 child.kill()
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 async def _says_ready(child: Child) -> bool:

@@ -76,6 +76,24 @@ async def until_waiting(gateway: GatewayCommand, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
+async def test_a_standby_that_is_lost_is_replaced_and_takes_over(tmp_path: Path) -> None:
+    async with one_slot(tmp_path) as (gateway, upstream):
+        active, first = await gateway.until_policy_pids(2)
+        os.kill(first, signal.SIGKILL)
+        await gateway.until_policy_pids(1)
+        again, second = await gateway.until_policy_pids(2)
+        assert again == active
+        task = await busy(gateway, upstream)
+        os.kill(active, signal.SIGKILL)
+        upstream.finish.set()
+        assert await task == 200
+        assert (await gateway.until_policy_pids(2))[0] == second
+        assert await post(gateway) == 200
+        said = gateway.log.read_text()
+        assert "the standby ended (signal 9); another one is started in 1 s" in said
+        assert "did not come up" not in said
+
+
 @pytest.mark.parametrize("harm", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stuck"])
 async def test_a_policy_server_that_is_lost_loses_nobody(
     tmp_path: Path, harm: signal.Signals

@@ -32,15 +32,15 @@ class GatewayCommand:
         return f"http://127.0.0.1:{self.ports['gateway']}"
 
     def children(self) -> dict[int, str]:
-        """Pid → command line of its living children."""
+        """Pid → command line of its living children, oldest first: pids may have wrapped."""
         found = {}
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 stat = (entry / "stat").read_text().rsplit(")", 1)[1].split()
                 if stat[1] == str(self.process.pid) and stat[0] != "Z":
                     command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                    found[int(entry.name)] = command
-        return dict(sorted(found.items()))
+                    found[int(stat[19]), int(entry.name)] = command  # when it was started
+        return {pid: command for (_, pid), command in sorted(found.items())}
 
     def policy_pids(self) -> list[int]:
         """Oldest first: the active one serves."""
