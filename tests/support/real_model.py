@@ -23,8 +23,9 @@ from tests.support.stack import Stack, running_stack, stop
 
 MIX = {"0": 0.12, "1": 0.5, "2": 0.38}
 VEGAS: dict[str, object] = {"algorithm": "vegas"}
-IMPATIENT = {"P0": {"max_wait_s": 5}, "P1": {"max_wait_s": 2}, "P2": {"max_wait_s": 1}}
-"""So that a run of some seconds reaches the refusals that an hour of overload would see."""
+IMPATIENT = {"P0": {"max_wait_s": 10}, "P1": {"max_wait_s": 2}, "P2": {"max_wait_s": 1}}
+"""So that a run of some seconds reaches the refusals that an hour of overload would see. The limit
+starts at four times the slots: a small engine has some seconds of work before the first cut."""
 ANSWERED_WITHIN_S = 60
 CLOSED_LOOP = 4  # clients that ask again at once: enough to keep a small engine busy
 
