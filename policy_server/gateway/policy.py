@@ -90,6 +90,8 @@ class PolicyServers:
         self._serving = child
         if self._reload_due:
             self.reload()
+        if not self._stopping:
+            self._standby = await self._start()
         return True
 
     async def _while_it_answers(self, child: Child) -> None:
@@ -114,7 +116,8 @@ class PolicyServers:
         pause_s = STANDBY_PAUSE_S
         while not self._stopping:
             try:
-                self._standby = await self._start_whole()
+                if self._standby is None:
+                    self._standby = await self._start_whole()
                 how = _how(await self._standby.wait())
             except OSError as error:
                 how = error.strerror or str(error)
