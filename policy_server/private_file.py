@@ -14,6 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
+MEMORY = Path("/dev/shm")  # noqa: S108 - what is ours there nobody else may open
+"""A folder that no disk is behind."""
+
 
 @contextmanager
 def draft(path: Path) -> Iterator[tuple[IO[bytes], Path]]:

@@ -100,8 +100,7 @@ class UsedInFile(UsedInMemory):
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             told = _told(self._tail.open(), wall)
-            written = self._read(wall)
-            self._restore([*written, *(one for one in told if one not in set(written))])
+            self._restore(dict.fromkeys([*self._read(wall), *told]))
             self._rewrite()
         except (OSError, ValueError) as error:
             what = getattr(error, "strerror", None) or str(error)

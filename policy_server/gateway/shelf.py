@@ -15,10 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from policy_server import private_file
+from policy_server.private_file import MEMORY
 
 DISK_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO})
 """What a disk says that is in trouble, rather than a folder that is the wrong one."""
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own is made in it
 
 
 class Shelf:

@@ -21,7 +21,6 @@ from tests.support import read_only_root
 from tests.support.certificates import write_tls
 from tests.support.container import DOCKER, command, command_lines, compose, environment
 from tests.support.envoy_process import free_ports, wait_http_ok
-from tests.support.needs import missing
 from tests.support.stack import chat
 
 BIN = Path(sys.executable).parent
@@ -34,7 +33,7 @@ class Container:
 
     def __init__(self, folder: Path, *, scratch: bool = False) -> None:
         if not read_only_root.available():
-            missing("this kernel has no Landlock (Linux 5.13, `lsm=landlock,…`)")
+            pytest.fail("this kernel has no Landlock (Linux 5.13, `lsm=landlock,…`)")
         self.data, self.outside = folder / "data", folder / "outside"
         self.config = self.outside / "etc/policy.yaml"
         for each in (self.data, self.config.parent, folder / "tmp"):

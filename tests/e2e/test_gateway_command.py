@@ -22,7 +22,6 @@ from tests.support import wired
 from tests.support.echo_upstream import EchoUpstream, running_upstream
 from tests.support.envoy_process import wait_http_ok
 from tests.support.gateway_command import GatewayCommand, command_line, running_gateway
-from tests.support.needs import missing
 from tests.support.small_disk import small_disk
 
 ONE_SLOT = """
@@ -186,7 +185,7 @@ async def test_a_killed_envoy_is_started_again(tmp_path: Path) -> None:
 async def test_a_disk_in_trouble_keeps_no_gateway_from_starting(how: str, tmp_path: Path) -> None:
     with small_disk(tmp_path / "data", "4m") as disk:
         if not disk.mounted:
-            missing("no disk may be mounted here: run the tests with CAP_SYS_ADMIN")
+            pytest.fail("no disk may be mounted here: run the tests with CAP_SYS_ADMIN")
         async with one_slot(tmp_path) as (gateway, _):
             assert await post(gateway) == 200
             if how == "full":

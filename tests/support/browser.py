@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright
-
-from tests.support.needs import missing
 
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome")
 VIEWS = {"phone": (390, 844), "desktop": (1280, 800)}
@@ -29,7 +28,7 @@ SCHEMES: tuple[Any, ...] = ("light", "dark")
 def chromium() -> str:
     """The browser on this machine."""
     found = next((path for name in NAMES if (path := shutil.which(name))), None)
-    return found or missing(
+    return found or pytest.fail(
         "no Chromium on the PATH: apt-get install chromium-headless-shell fonts-dejavu-core"
     )
 

@@ -57,12 +57,12 @@ def salvage(path: Path) -> Salvaged:
         new.unlink(missing_ok=True)
         with contextlib.closing(_open_damaged(path)) as old:
             _copy(old, new, path, found)
-        for suffix in ("", "-wal"):
-            part = path.with_name(path.name + suffix)
-            if part.exists():
-                part.rename(found.damaged.with_name(found.damaged.name + suffix))
+        found.damaged.hardlink_to(path)
+        log = path.with_name(path.name + "-wal")
+        if log.exists():
+            log.rename(found.damaged.with_name(found.damaged.name + "-wal"))
         path.with_name(path.name + "-shm").unlink(missing_ok=True)
-        new.rename(path)
+        new.replace(path)  # at no moment is there none: a server would begin an empty one
         sync_folder(path.parent)
         return found
     finally:

@@ -26,7 +26,8 @@ import struct
 import zlib
 from pathlib import Path
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - checked: ours, and nobody else can open it
+from policy_server.private_file import MEMORY
+
 PREFIX = "policy-server-ring-"
 _NAME_DIGITS = 32
 SLOTS = 1024  # many times what is let go between two commits

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support.clients.foreign import foreign_clients
-from tests.support.needs import missing
 
 HERE = Path(__file__).parent
 BODY = {"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hello"}]}
@@ -38,7 +39,7 @@ def _node(url: str, mode: str) -> list[str]:
 def _curl(url: str, _mode: str) -> list[str]:
     binary = shutil.which("curl")
     if binary is None:
-        missing("no curl on the PATH: apt-get install curl")
+        pytest.fail("no curl on the PATH: apt-get install curl")
     command = [binary, "--silent", "--show-error", "--retry", "2", "--json", json.dumps(BODY)]
     return [*command, f"{url}/v1/chat/completions"]
 

@@ -37,6 +37,15 @@ def path(
         assert not (tmp_path / "data" / "journal.db-tail").exists()
 
 
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the rings lie, for this test alone."""
+    folder = tmp_path / "memory"
+    folder.mkdir()
+    monkeypatch.setattr(tail_module, "MEMORY", folder)
+    return folder
+
+
 def ring_file(path: Path) -> Path:
     """Where its ring lies."""
     ring = ring_of(path)
@@ -104,10 +113,8 @@ async def test_no_disk_is_behind_it_and_it_goes_with_a_clean_end(tmp_path: Path)
 
 
 def test_it_takes_memory_as_it_needs_it_and_does_without_where_there_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, memory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
-    (tmp_path / "memory").mkdir()
     path = tmp_path / "journal.db"
     tail = Tail(path)
     tail.open()
@@ -118,12 +125,11 @@ def test_it_takes_memory_as_it_needs_it_and_does_without_where_there_is_none(
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, "no space left (injected)")
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    for n in range(SLOTS):
-        tail.add(f"record {n}")
-    tail.close()
-    monkeypatch.undo()
-    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "posix_fallocate", full)
+        for n in range(SLOTS):
+            tail.add(f"record {n}")
+        tail.close()
     assert records(path) == ["one", *(f"record {n}" for n in range(fits - 1))]
 
 
@@ -146,11 +152,8 @@ def test_what_lies_beside_the_journal_is_taken_along_into_memory(
     assert records(path) == ["one"], "killed before it was committed"
 
 
-def test_a_ring_that_others_can_open_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
-    (tmp_path / "memory").mkdir()
+@pytest.mark.usefixtures("memory")
+def test_a_ring_that_others_can_open_is_not_used(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     ring_of(path).write_bytes(b"")
     ring_of(path).chmod(0o666)
@@ -165,14 +168,11 @@ def test_a_ring_that_others_can_open_is_not_used(
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_rings_of_journals_that_are_gone_are_swept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tail_module, "MEMORY", tmp_path / "memory")
-    folders = [tmp_path / name for name in ("memory", "gone", "used", "kept", "mine")]
+def test_rings_of_journals_that_are_gone_are_swept(tmp_path: Path, memory: Path) -> None:
+    folders = [tmp_path / name for name in ("gone", "used", "kept", "mine")]
     for folder in folders:
         folder.mkdir()
-    _, gone, used, kept, mine = (folder / "journal.db" for folder in folders)
+    gone, used, kept, mine = (folder / "journal.db" for folder in folders)
     rings = {path: ring_of(path) for path in (gone, used, kept, mine)}
     running = Tail(used)
     kept.touch()
